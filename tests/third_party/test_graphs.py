@@ -9,6 +9,7 @@ import types
 
 import pytest
 import torch
+import training
 from training import close
 
 import funcaot
@@ -177,14 +178,14 @@ def train(library, way):
     torch.manual_seed(0)
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), 1e-4)
-    function = funcaot.compile(model, backend="eager") if way == "model" else model
+    function = funcaot.compile(model, backend=training.OP_BY_OP) if way == "model" else model
     compiled = function
 
     def by_loss(*given):
         return loss(function, *given)
 
     if way == "loss":
-        by_loss = compiled = funcaot.compile(by_loss, backend="eager")
+        by_loss = compiled = funcaot.compile(by_loss, backend=training.OP_BY_OP)
 
     def step(*given):
         optimizer.zero_grad()
@@ -194,7 +195,7 @@ def train(library, way):
         return found.detach()
 
     if way == "step":
-        step = compiled = funcaot.compile(step, backend="eager")
+        step = compiled = funcaot.compile(step, backend=training.OP_BY_OP)
     losses = []
     for number in range(STEPS):
         torch.manual_seed(number)

@@ -10,6 +10,8 @@ import funcaot
 from funcaot.errors import CaptureWarning
 
 BACKEND = os.environ.get("FUNCAOT_THIRD_PARTY_BACKEND", "inductor")
+# That of models whose kernels take long to compile, where none is named.
+OP_BY_OP = os.environ.get("FUNCAOT_THIRD_PARTY_BACKEND", "eager")
 # To see what torch.compile makes of the same models: "torch.compile".
 COMPILER = os.environ.get("FUNCAOT_THIRD_PARTY_COMPILER", "funcaot")
 # For the table: programs made, and the time of a compiled step by that of eager, per check.

@@ -12,7 +12,9 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
+import dis
 import gc
+import operator
 import sys
 import types
 from collections.abc import Iterator
@@ -41,6 +43,7 @@ __all__ = [
     "show_in_arguments",
     "showing_classes",
     "shown_in",
+    "shows_getters",
 ]
 
 _SYMBOLIC = (FunctionalTensor, FakeTensor)
@@ -219,16 +222,53 @@ class _Whole(_Function):
         return found
 
 
+class _Getter(_Function):
+    """It stands for ``operator.attrgetter``, which gets attributes by names, also dotted ones."""
+
+    __slots__ = ()
+    _original = operator.attrgetter
+
+    def __call__(self, *names: Any) -> Any:
+        owner = tracing_here()
+        if owner is not None and owner.asked is not None:
+            for name in names:
+                owner.asked.update(name.split(".") if isinstance(name, str) else ())
+        return operator.attrgetter(*names)
+
+    def __instancecheck__(self, thing: Any) -> bool:
+        return isinstance(thing, operator.attrgetter)
+
+    def __subclasscheck__(self, kind: Any) -> bool:
+        return issubclass(kind, operator.attrgetter)
+
+    def __or__(self, other: Any) -> Any:
+        return operator.attrgetter | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | operator.attrgetter
+
+
+def shows_getters(code: types.CodeType) -> bool:
+    """Whether code that has ``attrgetter`` as a global of its own is shown something in its place.
+
+    Code that asks whether two things are one object may ask that of a class.
+    """
+    return all(step.opname != "IS_OP" for step in dis.get_instructions(code))
+
+
 _SHOWN: dict[str, Any] = {"type": _Type(), "len": _Length(), "isinstance": _IsInstance()}
 _SHOWN["vars"] = _Whole()
 _SHOWN |= {each.__name__: _ByName(each) for each in _BY_NAME}
 SHOWN_NAMES = frozenset(_SHOWN)
 _MEANT = {id(shown): getattr(builtins, name) for name, shown in _SHOWN.items()}
 _STAND_IN = {id(getattr(builtins, name)): shown for name, shown in _SHOWN.items()}
+# No builtin: it is where code imported it by itself.
+_STAND_IN[id(operator.attrgetter)] = _getter = _Getter()
+_MEANT[id(_getter)] = operator.attrgetter
 
 
 def meant_by(thing: Any) -> Any:
-    """The builtin that a thing stands for while something is captured; else the thing itself."""
+    """The function that a thing stands for while something is captured; else the thing itself."""
     return _MEANT.get(id(thing), thing)
 
 
@@ -327,7 +367,7 @@ def show_classes(code: types.CodeType, namespace: dict[str, Any]) -> None:
     """
     for name in code.co_names:
         shown = _STAND_IN.get(id(namespace[name])) if name in namespace else _SHOWN.get(name)
-        if shown is not None:
+        if shown is not None and (shown is not _getter or shows_getters(code)):
             _, names = _spaces.setdefault(id(namespace), (namespace, {}))
             names.setdefault(name, name not in namespace)
             namespace[name] = shown

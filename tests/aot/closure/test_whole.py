@@ -7,6 +7,7 @@ import threading
 import types
 import warnings
 from dataclasses import fields
+from operator import attrgetter
 
 import pytest
 import torch
@@ -396,3 +397,76 @@ def test_what_is_asked_by_a_text_of_the_code(index):
     checks = compiled.entries[0].forward.reader.checks
     assert len(checks) < 90
     assert not any("entries" in check for check in checks)
+
+
+class Family:
+    """Objects that hold others, and functions that ask whether they have something."""
+
+    def __init__(self):
+        self.child, self.kinds, self.scale = Owner(), {"plain": Owner()}, 2.0
+
+
+def by_membership():
+    family = Family()
+
+    def function(x):
+        first = 3.0 if "scale" in family.child.__dict__ else 1.0
+        return x * first * (5.0 if "scale" not in family.kinds["plain"].__dict__ else 1.0)
+
+    return function, (family.child, family.kinds["plain"])
+
+
+def by_getter():
+    family = Family()
+
+    def function(x, name="scale"):
+        got = attrgetter("child." + name + "_a")(family)
+        return x * got * sum(attrgetter(name, "scale")(family)) * getattr(family, "more", 1.0)
+
+    return function, (family, family.child)
+
+
+def by_expression():
+    family, name = Family(), "scale"
+    found = [lambda: "scale", lambda: name]
+
+    def function(x):
+        return x * sum(1.0 for get in found if get() in family.child.__dict__)
+
+    return function, (family.child,)
+
+
+@pytest.mark.parametrize("make", [by_membership, by_getter, by_expression])
+def test_what_is_looked_for_by_name(make):
+    """Membership, and names given to ``attrgetter``, in place of all attributes of all objects."""
+    function, things = make()
+    compiled, x = funcaot.compile(function, backend="eager"), torch.ones(2)
+    for change in (
+        lambda thing: None,
+        lambda thing: setattr(thing, "scale", 3.0),
+        lambda thing: setattr(thing, "scale_a", 5.0),
+        lambda thing: setattr(thing, "more", 7.0),
+        lambda thing: delattr(thing, "more"),
+    ):
+        for thing in things:
+            change(thing)
+            assert_close(compiled(x), function(x))
+    if make is not by_expression:
+        reader = compiled.entries[0].forward.reader
+        assert len(reader.checks) < 60
+        assert not any("entries" in check for check in reader.checks)
+
+
+def test_a_getter_is_a_class_to_code_that_asks():
+    """Code sees something in its place, which is equal to it and knows its instances."""
+
+    def asks(x):
+        getter = attrgetter("a")
+        kinds = (attrgetter | None) == (None | attrgetter), issubclass(type(getter), attrgetter)
+        return x + 1, (isinstance(getter, attrgetter), *kinds, attrgetter.__name__)
+
+    def compares(x):
+        return x + 1, type(attrgetter("a")) is attrgetter
+
+    for function in (asks, compares):
+        assert funcaot.compile(function, backend="eager")(torch.ones(2))[1] == function(0)[1]

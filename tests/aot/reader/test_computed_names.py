@@ -11,6 +11,7 @@ import inspect
 import operator
 import random
 import types
+from operator import attrgetter
 
 import pytest
 import torch
@@ -126,6 +127,7 @@ GETTERS = {
     "object": caught(lambda holder, name: object.__getattribute__(holder, name)),
     "method": caught(lambda holder, name: holder.__getattribute__(name)),
     "attrgetter": caught(lambda holder, name: operator.attrgetter(name)(holder)),
+    "attrgetter by itself": caught(lambda holder, name: attrgetter(name)(holder)),
     "static": lambda holder, name: inspect.getattr_static(holder, name, 1),
     "get": lambda holder, name: holder.__dict__.get(name, 1),
     "vars get": lambda holder, name: vars(holder).get(name, 1),

@@ -120,6 +120,6 @@ CASES = {
 
 @pytest.mark.parametrize("library", CASES)
 def test_functions(library, monkeypatch):
-    monkeypatch.setattr(training, "BACKEND", "eager")
+    monkeypatch.setattr(training, "BACKEND", training.OP_BY_OP)
     make, loss, batch = CASES[library]()
     training.check(make, loss, batch, programs=3, tolerance=1e-3)

@@ -322,7 +322,7 @@ CASES = {
 
 @pytest.mark.parametrize("library", CASES)
 def test_layers(library, monkeypatch):
-    monkeypatch.setattr(training, "BACKEND", "eager")
+    monkeypatch.setattr(training, "BACKEND", training.OP_BY_OP)
     make, loss, batch = CASES[library]()
 
     def seeded():

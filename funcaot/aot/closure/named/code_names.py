@@ -35,6 +35,7 @@ from funcaot.aot.closure.named.whole import (
     WHOLE,
     asks_by_text,
     asks_itself,
+    only_gets_by_name,
     only_pickles,
 )
 
@@ -199,7 +200,7 @@ class ReadNames:
             kinds[id(kind)] = kind
         elif only_pickles(code, namespace):
             self._pickles = True
-        elif not asks_by_text(code):
+        elif not (asks_by_text(code) or only_gets_by_name(code, namespace)):
             self._all = True
 
     def add_names(self, names: Names) -> None:

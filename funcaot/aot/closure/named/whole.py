@@ -10,12 +10,24 @@ from __future__ import annotations
 import dataclasses
 import dis
 import itertools
+import operator
 import pickle
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["BY_NAME", "COPIES", "UNSEEN", "WHOLE", "asks_by_text", "asks_itself", "only_pickles"]
+from funcaot._torch.tracing.seen_classes import meant_by, shows_getters
+
+__all__ = [
+    "BY_NAME",
+    "COPIES",
+    "UNSEEN",
+    "WHOLE",
+    "asks_by_text",
+    "asks_itself",
+    "only_gets_by_name",
+    "only_pickles",
+]
 
 # What ``vars`` shows is noted when it does (see seen_classes).
 WHOLE = {"__dict__", "dir", "asdict", "astuple", "fields", "__getstate__", "getmembers"}
@@ -66,12 +78,33 @@ def asks_itself(code: types.CodeType, namespace: Mapping[str, Any]) -> type | No
 def asks_by_text(code: types.CodeType) -> bool:
     """Whether ``__dict__`` is asked for names that are in the code: ``thing.__dict__.get("name")``.
 
-    Such texts count as names that the code reads.
+    So is it by ``"name" in thing.__dict__``. Such texts count as names that the code reads.
     """
     steps = [each for each in dis.get_instructions(code) if each.opname not in _NO_STEP]
     asked = [at for at, step in enumerate(steps) if _is_in_whole(step)]
     inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return all(_is_by_text(steps[at:]) for at in asked) and all(map(asks_by_text, inner))
+    found = all(_is_by_text(steps[at:]) or _is_looked_for(steps, at) for at in asked)
+    return found and all(map(asks_by_text, inner))
+
+
+def only_gets_by_name(code: types.CodeType, namespace: Mapping[str, Any]) -> bool:
+    """Whether all that may read an object as a whole is ``attrgetter``, as a global of that code.
+
+    What it is asked for is shown, as with ``getattr`` (see seen_classes).
+
+    Args:
+        code: Some code.
+        namespace: Its globals.
+    """
+    for step in dis.get_instructions(code):
+        if _is_in_whole(step):
+            found = meant_by(namespace.get(step.argval))
+            if step.opname != "LOAD_GLOBAL" or found is not operator.attrgetter:
+                return False
+            if not shows_getters(code):
+                return False
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return all(only_gets_by_name(each, namespace) for each in inner)
 
 
 def only_pickles(code: types.CodeType, namespace: Mapping[str, Any]) -> bool:
@@ -132,6 +165,24 @@ def _is_by_text(steps: Sequence[dis.Instruction]) -> bool:
     default = [*itertools.takewhile(lambda step: step.opname in _SIMPLE, steps[3:])]
     call = steps[3 + len(default)]
     return _is_text(steps[2]) and (call.opname, call.argval) == ("CALL", 2 if default else 1)
+
+
+def _is_looked_for(steps: Sequence[dis.Instruction], at: int) -> bool:
+    """Whether steps ask if a text as it stands there is a key of a thing's ``__dict__``."""
+    if (steps[at].opname, steps[at].argval) != ("LOAD_ATTR", "__dict__"):
+        return False
+    if [step.opname for step in steps[at + 1 : at + 2]] != ["CONTAINS_OP"]:
+        return False
+    lacking = 1  # values that what comes before is to leave
+    while lacking:
+        at -= 1
+        if at < 1 or steps[at].opname not in (*_SIMPLE, "BINARY_SUBSCR"):
+            return False
+        if steps[at].opname.endswith("_SUBSCR"):
+            lacking += 1
+        elif steps[at].opname != "LOAD_ATTR":
+            lacking -= 1
+    return _is_text(steps[at - 1])
 
 
 def _is_text(step: dis.Instruction) -> bool:
