@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +26,7 @@ from funcaot._torch.tensors.sizes.open_numbers import OpenFloat
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot._torch.tracing.tracing import is_symbolic, without_functional_wrapper
 from funcaot.aot.capture.numbers.given import Call
+from funcaot.aot.signature.numbers import tensor_of_float
 from funcaot.classes.context import OverlayContext, attributes_of
 from funcaot.classes.opaque import current_captor
 from funcaot.classes.traits import (
@@ -157,11 +158,14 @@ class _Seen:
         function: The Function.
         places: What is known of its operands that are numbers.
         run: Runs a function of torch that may be given open numbers, for a mode.
+        kept: Which numbers forward keeps on ctx, by the attribute and the leaf. A program that runs
+            it on real values keeps the same ones.
     """
 
     function: Any
     places: Mapping[int, _Known]
     run: Run
+    kept: dict[tuple[str, int], _Place] = field(default_factory=dict)
 
     def numbered(self, operands: Sequence[Any]) -> list[Any]:
         """Operands with numbers for their tensors."""
@@ -187,14 +191,14 @@ def _forwards_of(seen: _Seen) -> dict[str, Any]:
         own = seen.numbered(operands)
         with _Numbers(seen.run):
             result = function.forward(ctx, *own)
-            _keep_tensors(ctx, seen.given(operands, own))
+            _keep_tensors(ctx, seen.given(operands, own), seen.kept)
         return result
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         own = seen.numbered(inputs)
         with _Numbers(seen.run):
             function.setup_context(ctx, tuple(own), output)
-            _keep_tensors(ctx, seen.given(inputs, own))
+            _keep_tensors(ctx, seen.given(inputs, own), seen.kept)
 
     forward_with_ctx.funcaot_user = function.forward  # type: ignore[attr-defined]
     setup_context.funcaot_user = function.setup_context  # type: ignore[attr-defined]
@@ -259,30 +263,62 @@ class _Given(NamedTuple):
     known: _Known
 
 
-def _keep_tensors(ctx: Any, given: Sequence[_Given]) -> None:
+class _Place(NamedTuple):
+    """A number that is kept: what is known of it, and which of the given ones it is, if it is."""
+
+    known: _Known
+    given: int | None
+
+
+def _keep_tensors(ctx: Any, given: Sequence[_Given], places: dict[tuple[str, int], _Place]) -> None:
     """Put a tensor, with what is known of it, in place of each number among a ctx's attributes.
+
+    Args:
+        ctx: What forward or ``setup_context`` wrote to.
+        given: The numbers that it was given.
+        places: Which numbers are kept; filled in a capture, and read by its program.
 
     Raises:
         NumberToldError: If code that ran on real values keeps what may depend on the numbers.
     """
-    is_real = current_captor() is not None
-    is_real = is_real and any(type(each.number) is not OpenFloat for each in given)
+    on_real = any(type(each.number) is not OpenFloat for each in given)
+    is_later = on_real and current_captor() is None
+    if not is_later:
+        places.clear()
     for name, value in attributes_of(ctx).items():
         if name.startswith("_funcaot_"):
             continue
         leaves, tree = pytree.tree_flatten(value)
-        kept = [_kept(leaf, given) for leaf in leaves]
-        if is_real and not all(isinstance(each, _FIXED) or _is_kept(each) for each in kept):
+        if not is_later:
+            found = {(name, at): _place_of(leaf, given) for at, leaf in enumerate(leaves)}
+            places.update({at: place for at, place in found.items() if place is not None})
+        kept = [_kept(leaf, given, places.get((name, at))) for at, leaf in enumerate(leaves)]
+        if on_real and not is_later and not all(map(_is_fixed, kept)):
             raise NumberToldError(name)
         if any(map(_is_kept, kept)):
             setattr(ctx, name, pytree.tree_unflatten(kept, tree))
 
 
-def _kept(value: Any, given: Sequence[_Given]) -> Any:
-    for each in given:
+def _place_of(value: Any, given: Sequence[_Given]) -> _Place | None:
+    """Which number a value is that forward keeps; None if it is something else."""
+    for at, each in enumerate(given):
         if value is each.number:
-            return each.known, each.tensor
-    return (_Known(*value.known), value.tensor()) if type(value) is OpenFloat else value
+            return _Place(each.known, at)
+    return _Place(_Known(*value.known), None) if type(value) is OpenFloat else None
+
+
+def _kept(value: Any, given: Sequence[_Given], place: _Place | None) -> Any:
+    """What is kept in place of a value."""
+    if place is None:
+        return value
+    if place.given is not None:
+        return place.known, given[place.given].tensor
+    return place.known, value.tensor() if type(value) is OpenFloat else tensor_of_float(value)
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether what a capture kept on real values is the same in another call of its program."""
+    return isinstance(value, _FIXED) or _is_kept(value)
 
 
 def _is_kept(value: Any) -> bool:
