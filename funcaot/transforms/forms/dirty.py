@@ -44,21 +44,34 @@ def dirty_inputs(function: type, operands: tuple[Any, ...]) -> Pairs:
     A functional form of the call has to be chosen before the call is made, so this is asked in
     advance: not at all when ``setup_context`` can be seen never to mark anything, else by a trial
     run on fake tensors, else (forward needs values) by one on copies. Answers are remembered per
-    signature.
+    signature. Where a forward that needs values has none, as in a program that is lowered, the
+    answer is that of all trials before.
 
     Returns:
         Pairs (input index, output index).
     """
     if not may_mark_dirty(function):
         return ()
+    # A class that reads for another one has its forward.
+    cache = cache_of(function.__mro__[1] if "funcaot_reads" in function.__dict__ else function)
     key = ("dirty", *map(_signature, operands))
-    cache = cache_of(function)
     try:
-        if key not in cache:
-            cache[key] = _trial(function, operands)
-        return cache[key]
+        found = cache.get(key)
     except TypeError:  # an operand that can't be hashed: ask every time
-        return _trial(function, operands)
+        key = found = None
+    if found is not None:
+        return found
+    answers = cache.setdefault("dirty", set())
+    try:
+        found = _trial(function, operands)
+    except Exception as error:
+        if len(answers) != 1 or not is_untraceable(error):
+            raise
+        return next(iter(answers))
+    answers.add(found)
+    if key is not None:
+        cache[key] = found
+    return found
 
 
 def _signature(value: Any) -> Any:
@@ -69,6 +82,8 @@ def _signature(value: Any) -> Any:
 
 def may_mark_dirty(function: type) -> bool:
     """Whether ``setup_context`` could mark an input dirty, judged from its code."""
+    if hasattr(function, "funcaot_writes"):  # It works on copies.
+        return False
     inner = getattr(function, "funcaot_forward_of", None)
     if inner is not None:
         return may_mark_dirty(inner)
@@ -224,7 +239,6 @@ def _out_of_place(function: type, dirty: Pairs) -> type:
         "forward": staticmethod(forward),
         "setup_context": staticmethod(setup_context),
         "funcaot_origin": origin_of(function),
-        "dirty_inputs": (),
         "funcaot_writes": writes,
         "__module__": function.__module__,
     }
