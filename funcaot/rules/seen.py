@@ -19,7 +19,7 @@ from funcaot.classes.containers import ChangesGivenError, Contents, holds_contai
 from funcaot.classes.opaque import current_captor
 from funcaot.classes.traits import display_name, origin_of
 
-__all__ = ["Seen", "reading_class", "unread", "what_is_seen"]
+__all__ = ["Seen", "read_for", "reading_class", "unread", "what_is_seen"]
 
 Answer = tuple[bool, bool]
 
@@ -118,6 +118,9 @@ def reading_class(function: type, operands: tuple[Any, ...]) -> type:
 
 def unread(function: type) -> type:
     """The Function itself, if its forward read nothing of this when it ran."""
-    if function.__dict__.get("funcaot_reads") == []:
-        return function.__mro__[1]
-    return function
+    return function if function.__dict__.get("funcaot_reads") else read_for(function)
+
+
+def read_for(function: type) -> type:
+    """The Function whose forward a class of ``reading_class`` runs; any other is its own."""
+    return function.__mro__[1] if "funcaot_reads" in function.__dict__ else function

@@ -15,7 +15,7 @@ SIZES = (3, 3, 4, 5, 3)
 
 
 def seen(function, size, seed, order):
-    """Results, their strides, and derivatives; an error, if there is one."""
+    """Results and derivatives, and facts of the results."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(size, size, generator=generator).requires_grad_()
     weight = torch.randn(size, generator=generator).requires_grad_(seed % 3 != 0)

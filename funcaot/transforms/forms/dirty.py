@@ -30,6 +30,7 @@ from funcaot.classes.traits import (
     origin_of,
     reverse_rule,
 )
+from funcaot.rules.seen import read_for
 from funcaot.rules.stores import again
 
 __all__ = ["dirty_inputs", "out_of_place"]
@@ -52,8 +53,7 @@ def dirty_inputs(function: type, operands: tuple[Any, ...]) -> Pairs:
     """
     if not may_mark_dirty(function):
         return ()
-    # A class that reads for another one has its forward.
-    cache = cache_of(function.__mro__[1] if "funcaot_reads" in function.__dict__ else function)
+    cache = cache_of(read_for(function))
     key = ("dirty", *map(_signature, operands))
     try:
         found = cache.get(key)

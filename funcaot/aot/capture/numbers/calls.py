@@ -107,7 +107,7 @@ def _function_called(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """A call of a Function: floats are given to it as tensors, which it sees as numbers."""
     if not any(type(each) is OpenFloat and not each.is_read for each in args):
         return func, *all_settled((args, kwargs))
-    made, operands, _ = of_tensors(args[0], args[1:], _run_inside)
+    made, operands = of_tensors(args[0], args[1:], _run_inside)
     return func, (made, *operands), kwargs
 
 

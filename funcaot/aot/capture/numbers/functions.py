@@ -25,7 +25,6 @@ from funcaot._torch.tensors.sizes.number_log import NumberLog, all_settled
 from funcaot._torch.tensors.sizes.open_numbers import OpenFloat
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot._torch.tracing.tracing import is_symbolic, without_functional_wrapper
-from funcaot.aot.capture.numbers.given import Call
 from funcaot.aot.signature.numbers import tensor_of_float
 from funcaot.classes.context import OverlayContext, attributes_of
 from funcaot.classes.opaque import current_captor
@@ -115,7 +114,7 @@ class _Known:
         return OpenFloat(log, self.value, self.text, self.sources, lambda: tensor)
 
 
-def of_tensors(function: type, operands: Sequence[Any], run: Run) -> Call:
+def of_tensors(function: type, operands: Sequence[Any], run: Run) -> tuple[type, tuple[Any, ...]]:
     """A Function called with tensors for the open numbers among its operands.
 
     Args:
@@ -124,7 +123,7 @@ def of_tensors(function: type, operands: Sequence[Any], run: Run) -> Call:
         run: Runs a function of torch that may be given open numbers, for a mode.
 
     Returns:
-        The class that stands for it, its operands, and no keywords.
+        The class that stands for it, and its operands.
     """
     places = {
         at: _Known(*value.known)
@@ -143,7 +142,7 @@ def of_tensors(function: type, operands: Sequence[Any], run: Run) -> Call:
         **_rules_of(seen),
     }
     made = new_function_class(function.__name__, function, namespace)
-    return made, tuple(given), {}
+    return made, tuple(given)
 
 
 def _holds_float(value: Any) -> bool:

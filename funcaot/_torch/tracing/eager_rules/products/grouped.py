@@ -80,9 +80,7 @@ def _made(
     if not all(flat):
         torch._check(left.size(-1) == right.size(-2), lambda: "contracted sizes must match")
     groups = [offs.size(0)] if offs is not None else []
-    groups += [
-        each.size(0) for each, is_flat in zip((left, right), flat, strict=True) if not is_flat
-    ]
+    groups += [each.size(0) for each in (left, right) if each.dim() == 3]
     for count in groups[1:]:
         torch._check(count == groups[0], lambda: "numbers of groups must match")
     shape = [left.size(-2), right.size(-1)]
