@@ -14,6 +14,7 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.location import calling_line
 from funcaot.aot.tape.again import is_computed_again
+from funcaot.aot.tape.memory.storages import makes_alike
 from funcaot.base.scopes import holding
 
 __all__ = ["NodeNotes"]
@@ -51,7 +52,8 @@ class NodeNotes:
         node.meta["region"] = self.region
         node.meta["again"] = is_computed_again()
         node.meta["grad_mode"] = self._grad_mode(node)
-        node.meta["still"] = self._is_still()
+        # Autograd makes the zeros of a Function's missing tangents with forward mode off.
+        node.meta["still"] = self._is_still() and not makes_alike(node)
         detaching = self._mode.detaching and node.target in _DETACHING
         # Functionalization makes a detached tensor anew where its memory was written to.
         detaching |= node.target is torch.ops.aten.detach.default and not tracing.in_backward()

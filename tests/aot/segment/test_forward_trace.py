@@ -290,3 +290,36 @@ def test_forward_mode_of_a_backward_where_forward_mode_was_off():
         torch.func.hessian(funcaot.compile(still, backend="eager"))(x)
     found = funcaot.compile(torch.func.hessian(still), backend="eager")(x)
     torch.testing.assert_close(found, torch.func.hessian(still)(x))
+
+
+class Product(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, y):
+        return x.sin() * y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, y = ctx.saved_tensors
+        return gradient * x.cos() * y, gradient * x.sin()
+
+    @staticmethod
+    def jvp(ctx, tangent_x, tangent_y):
+        x, y = ctx.saved_tensors
+        return tangent_x * x.cos() * y + tangent_y * x.sin()
+
+
+def test_zeros_of_missing_tangents_are_not_switched_off():
+    x = torch.linspace(-1, 1, 3, dtype=torch.float64)
+    y = torch.linspace(1, 2, 3, dtype=torch.float64)
+    hessian = torch.func.hessian(lambda x, y: Product.apply(x, y).sum())
+    compiled = funcaot.compile(hessian, backend="eager")
+    expected = along(lambda x: torch.func.grad(lambda x: hessian(x, y).sin().sum())(x), x)
+    found = along(lambda x: torch.func.grad(lambda x: compiled(x, y).sin().sum())(x), x)
+    torch.testing.assert_close(found, expected)

@@ -98,12 +98,12 @@ def used_inputs(nodes: Sequence[fx.Node | None], wanted: Iterable[fx.Node]) -> f
         node = pending.pop()
         if node not in read:
             read.add(node)
-            if not _makes_alike(node):
+            if not makes_alike(node):
                 pending += node.all_input_nodes
     return frozenset(index for index, node in enumerate(nodes) if node in read)
 
 
-def _makes_alike(node: fx.Node) -> bool:
+def makes_alike(node: fx.Node) -> bool:
     """Whether a node only looks at the shape of its inputs (``zeros_like``, ``new_ones``)."""
     if not isinstance(node.target, OpOverload):
         return False
