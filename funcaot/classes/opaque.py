@@ -24,6 +24,7 @@ from funcaot.errors import RuleError, UnsupportedError
 
 __all__ = [
     "Captor",
+    "KeepsGraphError",
     "Layout",
     "MakesWrapperError",
     "Opaque",
@@ -46,6 +47,16 @@ _IS_OPAQUE = "_funcaot_is_opaque_view"
 
 class MakesWrapperError(UnsupportedError):
     """A Function returns a tensor that wraps others: no node can stand for that."""
+
+
+class KeepsGraphError(UnsupportedError):
+    """A forward keeps a graph of autograd that it recorded itself: no node can stand for that.
+
+    Attributes:
+        leaves: Tensors from before the call that the graph leads to.
+    """
+
+    leaves: tuple[torch.Tensor, ...] = ()
 
 
 class OtherValueError(Exception):

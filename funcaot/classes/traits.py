@@ -22,6 +22,7 @@ __all__ = [
     "has_vmap",
     "is_old_style",
     "may_generate",
+    "name_of_reverse",
     "origin_of",
     "reverse_rule",
 ]
@@ -95,6 +96,11 @@ def reverse_rule(function: type) -> Callable[..., Any]:
             where=defined_at(function),
         )
     return function.vjp if vjp else function.backward
+
+
+def name_of_reverse(function: type) -> str:
+    """Which of the two names the reverse rule has."""
+    return "vjp" if _overrides(function, "vjp") else "backward"
 
 
 def _is_a_base(ancestor: type) -> bool:

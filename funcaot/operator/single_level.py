@@ -27,6 +27,7 @@ from funcaot.classes.traits import defined_at, display_name, has_backward, has_j
 from funcaot.errors import MissingRuleError, RuleError, UnsupportedError
 from funcaot.rules.generated.complete import completed
 from funcaot.rules.generated.linearity import refuse_severed
+from funcaot.rules.kept_graphs import RetainingGraphs, keeps_graph, own_leaves
 from funcaot.rules.opaque_backward import input_layouts, traced_or_opaque
 from funcaot.rules.operands.entered import enter_kept
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
@@ -102,6 +103,7 @@ def _setup_context(function: type) -> Callable[..., None]:
             ctx._funcaot_given = ()
             _keep(function, ctx, inputs, output)
             enter_kept(captor, ctx)
+            ctx._funcaot_graph = _has_graph(ctx, inputs, output)
             _refuse_constant_inputs(function, captor, ctx.non_differentiable, inputs, output)
         if ctx._funcaot_shapes is not shapes:
             raise _clash(function, _SHAPES)
@@ -142,6 +144,12 @@ def _differentiable(ctx: Any, output: Any) -> tuple[Any, ...]:
             for value in (output if isinstance(output, tuple) else (output,))
         ]
     )
+
+
+def _has_graph(ctx: Any, inputs: tuple[Any, ...], output: Any) -> tuple[Any, ...] | None:
+    """The operands of a call whose ctx keeps a graph that setup_context recorded, else None."""
+    outputs = output if isinstance(output, tuple) else (output,)
+    return inputs if keeps_graph(ctx, (*inputs, *outputs)) else None
 
 
 def _with_zeros(ctx: Any, result: Any) -> Any:
@@ -206,6 +214,10 @@ def _backward(function: type, runner: RuleRunner) -> Callable[..., Any]:
 
     def run(ctx: Any, *cotangents: Any) -> Any:
         try:
+            given = getattr(ctx, "_funcaot_graph", None)
+            if given is not None:
+                with RetainingGraphs(display_name(function), own_leaves(ctx, given)):
+                    return runner.reverse(function, ctx, cotangents)
             return runner.reverse(function, ctx, cotangents)
         except Exception as error:  # noqa: BLE001 (it is raised again)
             raise shortened(error)  # noqa: B904 (it is the same error)

@@ -30,6 +30,7 @@ from funcaot.classes.traits import (
     reverse_rule,
 )
 from funcaot.errors import UnsupportedError
+from funcaot.rules.kept_graphs import Recorded, refuse_graphs
 from funcaot.rules.metadata import TensorMetadata, attach
 from funcaot.rules.operands.closures import Hollow, Sealed
 from funcaot.rules.operands.copied_writes import Writes
@@ -120,7 +121,8 @@ def run_forward(
         Its outputs, the intermediates that it kept, and the plan that refers to both.
     """
     ctx = RecordingContext(seen.needs)
-    output, _ = seen.run(partial(function.forward, ctx), *operands)
+    with Recorded(operands, seen) as recorded:
+        output, _ = seen.run(partial(function.forward, ctx), *operands)
     single = not isinstance(output, tuple)
     outputs = (output,) if single else output
     found = _Finder(function, _leaves(operands), outputs)
@@ -130,6 +132,7 @@ def run_forward(
     forward = ctx.saved_for_forward
     if forward is not None:
         forward = tuple(map(found.reference, forward))
+    refuse_graphs(display_name(function), found.graphs)
     plan = SplitPlan(
         saved=saved,
         saved_forward=forward,
@@ -144,6 +147,8 @@ def run_forward(
         outputs=len(outputs),
         given=note_kept(ctx.recorded_attributes, operands),
     )
+    if found.is_traced:
+        recorded.refuse(function, (*found.intermediates, *plan.flat))
     return outputs, tuple(found.intermediates), plan
 
 
@@ -161,6 +166,7 @@ class _Finder:
         self.function, self.operands, self.outputs = function, operands, outputs
         self.intermediates: list[torch.Tensor] = []
         self.parameters: list[torch.nn.Parameter] = []
+        self.graphs: list[torch.Tensor] = []
         self.is_traced = any(isinstance(v, torch.Tensor) and is_of_a_call(v) for v in operands)
 
     def reference(self, value: Any) -> Any:
@@ -184,14 +190,7 @@ class _Finder:
             self.parameters.append(value)
             return Reference("parameter", len(self.parameters) - 1)
         if value.grad_fn is not None and torch.is_grad_enabled() is False:
-            raise UnsupportedError(
-                f"forward of {display_name(self.function)} keeps a tensor on ctx together with the "
-                "graph that autograd recorded for it inside",
-                expected="tensors without a graph",
-                got=f"one that {value.grad_fn.name()} made",
-                remedy="keep what it is computed from (`ctx.x = x.detach().requires_grad_()`), and "
-                "compute it again in backward, under torch.enable_grad().",
-            )
+            self.graphs.append(value)
         self.intermediates.append(value)
         named = leaf and _is_named(self.function, value)
         return Reference("intermediate", len(self.intermediates) - 1, leaf, named)

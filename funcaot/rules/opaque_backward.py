@@ -47,6 +47,7 @@ _OURS = frozenset(
         "_funcaot_outputs",
         "_funcaot_layouts",
         "_funcaot_given",
+        "_funcaot_graph",
     }
 )
 

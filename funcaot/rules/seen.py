@@ -65,6 +65,11 @@ class Seen:
             raise ChangesGivenError.of(self.name)
         return output, was_read
 
+    def needing(self, operands: tuple[Any, ...]) -> set[int]:
+        """Which tensors of a call require grad, by ``id``."""
+        pairs = zip(_tensors(operands), self.tensors, strict=True)
+        return {id(tensor) for tensor, (requires_grad, _) in pairs if requires_grad}
+
     def _apart(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
         """Operands of which no tensor stands for two that say different things."""
         answers, known = iter(self.tensors), {}

@@ -29,6 +29,7 @@ from funcaot.base.scopes import holding
 from funcaot.classes import kept_values
 from funcaot.classes.opaque import (
     Captor,
+    KeepsGraphError,
     Layout,
     MakesWrapperError,
     Opaque,
@@ -316,10 +317,13 @@ def _value(
             watch.take_back(looked)
         error, reason = None, "forward: it returns or keeps a tensor that isn't an operand"
     except Exception as failure:
-        if not is_untraceable_function(failure):
+        keeps_graph = isinstance(failure, KeepsGraphError)
+        if not (keeps_graph or is_untraceable_function(failure)):
             raise
         if watch is not None:
             watch.take_back(looked)
+        if keeps_graph:
+            raise
         error = failure
         reason = f"forward: {why_untraceable(error)}"
     return _run_for_real(captor, function, operands, reason, error)

@@ -111,8 +111,8 @@ def test_a_leaf_from_before_the_call() -> None:
             compiled(x).sum().backward()
 
 
-def test_a_graph_on_ctx_is_an_error() -> None:
-    """The graph of one call is nothing that a program could hand on."""
+def test_a_graph_on_ctx_is_an_error_under_a_transform() -> None:
+    """It was recorded below the level, where no tensor of the level has a part in it."""
 
     class Reentrant(torch.autograd.Function):
         @staticmethod
@@ -126,7 +126,7 @@ def test_a_graph_on_ctx_is_an_error() -> None:
         def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
             return torch.autograd.grad(ctx.y, ctx.x, gradients[0])
 
-    compiled = funcaot.compile(lambda x: Reentrant.apply(x) * 2, backend="eager")
+    compiled = funcaot.compile(torch.func.grad(lambda x: Reentrant.apply(x).sum()), backend="eager")
     with pytest.raises(UnsupportedError, match=r"requires_grad_\(\).*compute it again"):
         compiled(torch.ones(2, requires_grad=True))
 

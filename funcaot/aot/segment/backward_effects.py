@@ -103,7 +103,7 @@ def reachable(segment: Segment, seen: Sequence[torch.Tensor | None]) -> tuple[in
         tracing.storage_key(tensor)
         for kept in _kept_by_functions(segment)
         for tensor in leaves_of(kept)
-        if tensor.layout is torch.strided
+        if not is_functorch_wrapped_tensor(tensor) and tensor.layout is torch.strided
     }
     if not storages:
         return ()

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import fx
 
-from funcaot._torch.autograd.nodes import autograd_nodes, function_class
+from funcaot._torch.autograd.nodes import autograd_nodes, function_class, has_grad_fn
 from funcaot.aot.tape.masks import Mask, mask_of
 from funcaot.aot.tape.tape import Tape
 from funcaot.aot.tape.wrappers import is_wrapper
@@ -98,13 +98,17 @@ def _made_before(node: fx.Node, last: fx.Node) -> list[fx.Node]:
 
 
 def _nodes_with_code(tape: Tape, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
-    """The nodes behind tensors, and behind those that code of these nodes computes with."""
+    """The nodes behind tensors, and behind those that code of these nodes computes with or keeps.
+
+    A Function may keep a graph that its forward recorded.
+    """
     found: dict[Any, None] = {}
     pending: list[torch.Tensor] = list(outputs)
     while pending:
         new = [function for function in autograd_nodes(pending) if function not in found]
         found.update(dict.fromkeys(new))
         pending = [tensor for function in new for tensor in _reached_by_code(tape, function)]
+        pending += [tensor for function in new for tensor in _kept_by_users(function)]
     yield from found
 
 
@@ -116,6 +120,13 @@ def _reached_by_code(tape: Tape, function: Any) -> Iterator[torch.Tensor]:
         *_backwards(getattr(kind, USER_FUNCTION, kind)),
     )
     return _tensors_in(code, _DEPTH, set())
+
+
+def _kept_by_users(function: Any) -> list[torch.Tensor]:
+    """What the node of a Function keeps that has a graph."""
+    if not hasattr(function, "__dict__"):
+        return []
+    return [tensor for tensor, _ in tensors_of(function) if has_grad_fn(tensor)]
 
 
 def _backwards(kind: type | None) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import gc
 import types
@@ -34,6 +35,7 @@ _FIXED = (
 _HOLDERS = frozenset(
     ("argparse", "builtins", "collections", "dataclasses", "functools", "itertools", "types")
 )
+_LOOK_UP = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS"))
 _NOT_USERS = frozenset(("torch", "numpy", "funcaot", "optree"))
 
 
@@ -132,12 +134,12 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     package = str(variables.get("__name__", "")).partition(".")[0]
     if package in _NOT_USERS or is_pythons(package):
         return
-    names = _names(function.__code__)
-    for name in names:
+    names, looked_up = _names(function.__code__)
+    for name in looked_up:
         if name in variables:
             yield name, variables[name]
     cells = (cell.cell_contents for cell in function.__closure__ or () if is_filled(cell))
-    for value in (*cells, *[variables[name] for name in names if name in variables]):
+    for value in (*cells, *[variables[name] for name in looked_up if name in variables]):
         if isinstance(value, (type, types.ModuleType)):
             yield from _of_namespace(value, names)
 
@@ -172,13 +174,17 @@ def _is_looked_at(tensor: torch.Tensor) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _names(code: types.CodeType) -> tuple[str, ...]:
-    """Names that code and the functions that it makes may look up among the globals."""
-    found = dict.fromkeys(code.co_names)
+def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names that code and the functions that it makes mention, and those that are globals."""
+    mentioned = dict.fromkeys(code.co_names)
+    looked_up = dict.fromkeys(
+        step.argval for step in dis.get_instructions(code) if step.opname in _LOOK_UP
+    )
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            found.update(dict.fromkeys(_names(constant)))
-    return tuple(found)
+            for names, inside in zip((mentioned, looked_up), _names(constant), strict=True):
+                names.update(dict.fromkeys(inside))
+    return tuple(mentioned), tuple(looked_up)
 
 
 def _of_object(value: Any) -> Iterator[tuple[str, Any]]:

@@ -27,6 +27,7 @@ from funcaot._torch.levels.functorch import (
 )
 from funcaot._torch.tensors.classes.wrapping import is_wrapper_subclass
 from funcaot._torch.tensors.sizes.number_log import all_settled
+from funcaot._torch.tracing.tracing import is_untraceable_function
 from funcaot.base.scopes import holding
 from funcaot.classes.containers import (
     ChangesGivenError,
@@ -36,7 +37,12 @@ from funcaot.classes.containers import (
     keeping,
     leaving,
 )
-from funcaot.classes.opaque import MakesWrapperError, current_captor, current_watch
+from funcaot.classes.opaque import (
+    KeepsGraphError,
+    MakesWrapperError,
+    current_captor,
+    current_watch,
+)
 from funcaot.classes.premise import refused
 from funcaot.classes.traits import display_name, has_backward, has_jvp, has_vmap
 from funcaot.errors import UnsupportedError
@@ -52,6 +58,7 @@ from funcaot.transforms.forms.numbers import (
     holds_number,
     with_tensors_for_numbers,
 )
+from funcaot.transforms.forms.own_graph import with_own_graph
 from funcaot.transforms.forms.reaching_back import entering, reached_by_backward
 
 __all__ = ["call_in_backward", "call_in_capture", "calling_plainly"]
@@ -108,6 +115,15 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
         return _with_containers(plan, operands, settled, call)
     except MakesWrapperError:
         return _plainly(plan, settled)
+    except KeepsGraphError as error:
+        if _this_thread.tries or has_jvp(plan.function) or has_vmap(plan.function):
+            raise  # To where all modes are in force; these rules are a node's.
+        try:
+            return _plainly(plan, settled, leaves=error.leaves)
+        except Exception as failure:
+            if is_untraceable_function(failure):
+                raise error from failure
+            raise
 
 
 def _without_values(plan: CallPlan, operands: tuple[Any, ...]) -> Any:
@@ -237,7 +253,10 @@ def _leaving_given(function: type, operands: tuple[Any, ...]) -> type:
 
 
 def _plainly(
-    plan: CallPlan, operands: tuple[Any, ...], given: tuple[Any, ...] | None = None
+    plan: CallPlan,
+    operands: tuple[Any, ...],
+    given: tuple[Any, ...] | None = None,
+    leaves: tuple[torch.Tensor, ...] | None = None,
 ) -> Any:
     """Call a Function as eager does.
 
@@ -245,6 +264,7 @@ def _plainly(
         plan: How it is called.
         operands: What it is given.
         given: What the caller gave, if that is something else.
+        leaves: Where the graph that its forward keeps leads to besides, if it keeps one.
 
     Raises:
         ChangesGivenError: It changes a copy of a container of the caller's.
@@ -265,6 +285,8 @@ def _plainly(
         _as_entered(reached)
         captor.closed_over.add_reader(partial(reached_by_backward, plan.function))
         function = entering(function, captor)
+    if leaves is not None and has_backward(function):
+        function, operands = with_own_graph(function, operands, _as_entered(leaves)[0])
     native = plan.native if function is plan.function else past_interception(function)
     with captor.calling():
         result = native(*operands)
