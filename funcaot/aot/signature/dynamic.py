@@ -24,6 +24,7 @@ from funcaot.aot.signature.numbers import (
 from funcaot.aot.signature.opened_wrappers import Opener, with_batches
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Sizes, generalized
+from funcaot.base.numpy_kinds import is_numpy_kind
 from funcaot.errors import FuncaotError, UnsupportedError
 
 _MARKS = "_funcaot_dynamic"
@@ -212,6 +213,9 @@ class SizeHistory:
     def _kind_of(self, key: Any, at: int, leaf: Any) -> type | None:
         """As what a number can be left open; None if it can't."""
         settled = self._settled.get(key, {})
+        if is_numpy_kind(leaf.kind):
+            is_computed = can_be_computed_with(leaf) and settled.get((at, _SIZE), 0) < _STRIKES
+            return leaf.kind if is_computed else None
         is_size = can_be_open(leaf, 0 if at in self.read else 2)
         if is_size and settled.get((at, _SIZE), 0) < _STRIKES:
             return type(number_of(leaf))
