@@ -181,6 +181,16 @@ class SizeHistory:
         given = leaves if numbers is None else numbers.leaves(leaves)
         return Opening(opened if sizes is None else sizes.signature, given, sizes, numbers)
 
+    def opening_of_numbers(self, signature: Signature, leaves: Sequence[Any]) -> Opening | None:
+        """The same of floats alone, where sizes can't be open."""
+        kinds = self._open_numbers(signature)
+        kinds = {at: Whole if kind is int else kind for at, kind in kinds.items()}
+        numbers = Numbers(kinds) if kinds else None
+        opened = None if numbers is None else numbers.signature(signature)
+        if opened is None or numbers is None:
+            return None
+        return Opening(opened, numbers.leaves(leaves), None, numbers)
+
     def note(self, signature: Signature) -> None:
         """Note a call that needn't be compiled; sizes and numbers of others are changes to it."""
         self._open_numbers(signature)
