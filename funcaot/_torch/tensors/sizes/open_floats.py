@@ -29,8 +29,9 @@ _STEEPEST, _MODERATE, _SMALL = 8, "1e-30 < {} < 1e30", "abs({}) < 1e30"
 # Functions of Python's ``math`` that give a whole number.
 _WHOLE = ("floor", "ceil")
 # Where a function of a finite number gives one; elsewhere Python raises.
-_EVERYWHERE = ("sin", "cos", "tan", "tanh", "atan")
-_DOMAINS = dict.fromkeys(_EVERYWHERE, "True")
+_EVERYWHERE: tuple[str, ...] = ("sin", "cos", "tan", "tanh", "atan")
+_DOMAINS: dict[str, str] = {}
+_DOMAINS |= dict.fromkeys(_EVERYWHERE, "True")
 _DOMAINS |= dict.fromkeys(("exp", "expm1", "sinh", "cosh"), "abs({}) < 700.0")
 _DOMAINS |= dict.fromkeys(("log", "log2", "log10"), "{} > 0.0")
 _DOMAINS |= {"log1p": "{} > -1.0", "sqrt": "{} >= 0.0"}

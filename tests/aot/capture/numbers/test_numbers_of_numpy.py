@@ -110,7 +110,7 @@ def test_kinds_of_numbers_have_programs_of_their_own() -> None:
 
 @pytest.mark.parametrize("of_class", [False, True], ids=["attribute", "class"])
 def test_a_number_that_a_function_reads(of_class: bool) -> None:
-    settings = type("Settings", (), {"n": None}) if of_class else types.SimpleNamespace(n=None)
+    settings: Any = type("Settings", (), {"n": None}) if of_class else types.SimpleNamespace(n=None)
 
     def function(x: torch.Tensor) -> Any:
         return computed(x, settings.n)

@@ -64,7 +64,8 @@ def test_two_programs_serve_all_values(name: str, where: str) -> None:
     def of_attribute(x: torch.Tensor) -> torch.Tensor:
         return mixed(x, settings.n)
 
-    compiled = funcaot.compile(mixed if where == "argument" else of_attribute, backend="eager")
+    function: Callable[..., Any] = mixed if where == "argument" else of_attribute
+    compiled = funcaot.compile(function, backend="eager")
 
     def called(x: torch.Tensor) -> torch.Tensor:
         return compiled(x, settings.n) if where == "argument" else compiled(x)
