@@ -26,8 +26,8 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from funcaot._torch.patches import require
 from funcaot._torch.tensors.classes.own_functions import is_own_class
+from funcaot._torch.tensors.sizes.of_numpy.written import KINDS
 from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt
-from funcaot._torch.tensors.sizes.written_numbers import WrittenFloat, WrittenInt
 from funcaot._torch.tracing.own_classes import class_of, put_in_class
 from funcaot.base.scopes import PausableTrace, SharedPatch, tracing_here
 
@@ -48,7 +48,7 @@ __all__ = [
 
 _SYMBOLIC = (FunctionalTensor, FakeTensor)
 _NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-_NUMBERS |= {OpenInt: int, OpenFloat: float, WrittenInt: int, WrittenFloat: float}
+_NUMBERS |= {OpenInt: int, OpenFloat: float} | {made: kind for kind, made in KINDS.items()}
 _CLASS = "_funcaot_class"
 
 
@@ -70,7 +70,7 @@ def _class_of(thing: Any) -> type:
     """The class that the user's code is to see of something."""
     kind = type(thing)
     if kind in _NUMBERS:
-        return kind if tracing_here() is None else _NUMBERS[kind]
+        return kind if tracing_here() is None else getattr(thing, "kind", _NUMBERS[kind])
     if kind not in _SYMBOLIC:
         return class_of(thing)
     return vars(thing).get(_CLASS, torch.Tensor)

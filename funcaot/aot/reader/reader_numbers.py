@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy
 import torch
 
 from funcaot._torch.tensors.sizes.shapes import SizeError
@@ -14,6 +15,7 @@ from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.where import text_of
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.state.open_settings import ITEM, Number, OpenSettings, numbers_at
+from funcaot.base.numpy_kinds import name_of_kind
 
 _NAME = re.compile(r"\b(?:setting|number|argument)_\d+\b")
 _ALONE = re.compile(r"(?<!\w)\(([\w.]+)\)")
@@ -113,7 +115,7 @@ def write_numbers(
             _write_setting(writer, number, name, checked=name in needed)
             written.append(number)
     _require_one(writer, {id(number.thing) for number in written if number.inside})
-    writer.source.namespace["math"] = math
+    writer.source.namespace |= {"math": math, "numpy": numpy}
     for name, expression in log.steps.items():
         if name in needed:
             writer.line(f"{name} = {expression}", "a number that it computes")
@@ -188,7 +190,7 @@ def _write_setting(writer: EnvironmentWriter, number: Number, name: str, *, chec
     writer.line(f"{name} = {at}", says)
     kind = type(number.value).__name__
     writer.require(
-        f"type({name}) is {kind}",
+        f"type({name}) is {name_of_kind(type(number.value))}",
         f"{says} is some {kind}",
         f"told_value({_said(writer, number)!r}, {f'some {kind}'!r}, {name})",
     )

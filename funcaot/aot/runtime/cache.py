@@ -125,16 +125,18 @@ class EntryCache:
         return [changed] if changed else []
 
     def _candidates(self, signature: Signature, leaves: Sequence[Any]) -> Iterator[Entry]:
-        """Entries of a signature; then those with open sizes, which run below all transforms."""
+        """Entries of a signature; then open ones, with sizes only below all transforms."""
         try:
             alike = self._buckets.get(signature, ())
         except RecursionError:  # from the comparison of two structures
             raise too_deep() from None
         yield from alike
-        if self._general and not functorch.under_transforms(leaves):
-            for entry in self._general:
-                if entry.matches(signature):
-                    yield entry
+        if not self._general:
+            return
+        is_below = not functorch.under_transforms(leaves)
+        for entry in self._general:
+            if (is_below or entry.sizes is None) and entry.matches(signature):
+                yield entry
 
     def hit(self, entry: Entry, leaves: list[Any], lifted: tuple[torch.Tensor, ...]) -> None:
         """Note that the general path found an entry: generate code for it, or do so again.

@@ -55,7 +55,7 @@ class OpenCaptures:
         Raises:
             Exception: What the capture for the call's own sizes raises.
         """
-        plain = not (functorch.under_transforms(leaves) or signature.ambient.forward_mode)
+        plain = not signature.ambient.forward_mode
         capture = partial(self._capture, signature, leaves, call, closed)
         return self._with_open_numbers(capture, allowed=plain)
 
@@ -97,10 +97,12 @@ class OpenCaptures:
     def _capture(
         self, signature: Signature, leaves: list[Any], call: Call, closed: Sequence[Signature]
     ) -> Captured:
-        opening = None
-        if not functorch.under_transforms(leaves):
+        has_sizes = not functorch.under_transforms(leaves)
+        if has_sizes:
             self._history.refuse_all(closed)
             opening = self._history.opening(signature, leaves)
+        else:
+            opening = self._history.opening_of_numbers(signature, leaves)
         if opening is None:
             return make_entry(self._function, signature, leaves, call, self._settings)
         if opening.numbers is not None:
@@ -110,7 +112,8 @@ class OpenCaptures:
                 raise
             except Exception:  # noqa: BLE001  (raised again below if it is the user's)
                 numbers, opening = opening.numbers, None
-            opening = self._history.opening(signature, leaves, with_numbers=False)
+            if has_sizes:
+                opening = self._history.opening(signature, leaves, with_numbers=False)
             if opening is None:
                 found = make_entry(self._function, signature, leaves, call, self._settings)
             else:

@@ -27,6 +27,7 @@ from funcaot.aot.segment.backward_sizes import BackwardSizes
 from funcaot.aot.signature.numbers import Numbers, Whole
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Conditions, Sizes
+from funcaot.base.numpy_kinds import NUMPY_KINDS
 
 if TYPE_CHECKING:
     from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
@@ -49,7 +50,7 @@ def _sources_from(data: Data) -> tuple[Shown, ...]:
 
 # --- numbers --------------------------------------------------------------------------------------
 
-_KINDS: dict[str, type] = {"float": float, "int": int, "Whole": Whole}
+_KINDS = {kind.__name__: kind for kind in (float, int, Whole, *NUMPY_KINDS)}
 
 
 def numbers_data(numbers: Numbers | None) -> Data:

@@ -24,6 +24,7 @@ from funcaot.aot.signature.numbers import (
 from funcaot.aot.signature.opened_wrappers import Opener, with_batches
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Sizes, generalized
+from funcaot.base.numpy_kinds import is_numpy_kind
 from funcaot.errors import FuncaotError, UnsupportedError
 
 _MARKS = "_funcaot_dynamic"
@@ -180,6 +181,16 @@ class SizeHistory:
         given = leaves if numbers is None else numbers.leaves(leaves)
         return Opening(opened if sizes is None else sizes.signature, given, sizes, numbers)
 
+    def opening_of_numbers(self, signature: Signature, leaves: Sequence[Any]) -> Opening | None:
+        """The same of floats alone, where sizes can't be open."""
+        kinds = self._open_numbers(signature)
+        kinds = {at: Whole if kind is int else kind for at, kind in kinds.items()}
+        numbers = Numbers(kinds) if kinds else None
+        opened = None if numbers is None else numbers.signature(signature)
+        if opened is None or numbers is None:
+            return None
+        return Opening(opened, numbers.leaves(leaves), None, numbers)
+
     def note(self, signature: Signature) -> None:
         """Note a call that needn't be compiled; sizes and numbers of others are changes to it."""
         self._open_numbers(signature)
@@ -212,6 +223,9 @@ class SizeHistory:
     def _kind_of(self, key: Any, at: int, leaf: Any) -> type | None:
         """As what a number can be left open; None if it can't."""
         settled = self._settled.get(key, {})
+        if is_numpy_kind(leaf.kind):
+            is_computed = can_be_computed_with(leaf) and settled.get((at, _SIZE), 0) < _STRIKES
+            return leaf.kind if is_computed else None
         is_size = can_be_open(leaf, 0 if at in self.read else 2)
         if is_size and settled.get((at, _SIZE), 0) < _STRIKES:
             return type(number_of(leaf))

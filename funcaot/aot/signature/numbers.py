@@ -3,7 +3,8 @@
 A float is given as a float64 tensor of no dimensions. A whole number of at least 2 is given as a
 tensor without elements of which it is the first size, so that it is a size like others. One that
 was read off a tensor may be 0 and 1 as well: the size is larger by two, since an open one is never
-less. Where a function only computes with a whole number, any is given as a float is (`Whole`).
+less. Where a function only computes with a whole number, any is given as a float is (`Whole`), and
+so is a number of NumPy's.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.graph.source import Source
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Constant, Signature
+from funcaot.base.numpy_kinds import is_numpy_float, is_numpy_kind, with_text
 
 __all__ = [
     "Numbers",
@@ -45,25 +47,29 @@ class Whole(int):
     """The kind of a whole number that a program computes with, and that is no size to it."""
 
 
-def number_of(leaf: Any) -> float | int | None:
+def number_of(leaf: Any) -> Any:
     """The number that a leaf of a signature is; None for anything else."""
     if not isinstance(leaf, Constant):
         return None
     if leaf.kind is float:
         return float(leaf.value)
+    if is_numpy_kind(leaf.kind):
+        return with_text(leaf.kind, leaf.value)
     return leaf.value if leaf.kind is int else None
 
 
 def can_be_open(leaf: Any, least: int = 2) -> bool:
     """Whether a program can leave a leaf of a signature open, if it is a float or large enough."""
     number = number_of(leaf)
-    return number is not None and (type(number) is float or least <= number < LARGEST)
+    return type(number) is float or (type(number) is int and least <= number < LARGEST)
 
 
 def can_be_computed_with(leaf: Any) -> bool:
-    """Whether a leaf is a whole number that a program can be given as a float."""
+    """Whether a leaf is a whole number, or one of NumPy's, that a program is given as a float."""
     number = number_of(leaf)
-    return type(number) is int and abs(number) < _EXACT
+    if is_numpy_float(type(number)):
+        return True
+    return number is not None and type(number) is not float and -_EXACT < number < _EXACT
 
 
 def tensor_of_float(number: float) -> torch.Tensor:
@@ -85,7 +91,8 @@ class Numbers:
     """The open numbers of one program.
 
     Attributes:
-        kinds: ``float``, ``int`` or ``Whole`` of each, by position among the leaves.
+        kinds: ``float``, ``int``, ``Whole`` or a kind of NumPy's of each, by position among the
+            leaves.
         read: Which leaves were read off tensors.
         log: What the capture asked about them.
     """
@@ -103,7 +110,9 @@ class Numbers:
         """Whether a call's leaf is a number that the program serves at a position."""
         kind = self.kinds[position]
         if kind is Whole:
-            return can_be_computed_with(leaf)
+            return can_be_computed_with(leaf) and leaf.kind is int
+        if is_numpy_kind(kind):
+            return can_be_computed_with(leaf) and leaf.kind is kind
         return type(number_of(leaf)) is kind and can_be_open(leaf, 2 - self.added(position))
 
     def signature(self, signature: Signature) -> Signature | None:
@@ -122,7 +131,7 @@ class Numbers:
         found = list(leaves)
         for position, kind in self.kinds.items():
             number = found[position]
-            if type(number) is float or (kind is Whole and type(number) is int):
+            if kind is not int and type(number) in (float, int, kind):
                 found[position] = tensor_of_float(number)
             elif type(number) is int:
                 found[position] = tensor_of_int(number + self.added(position))
@@ -160,9 +169,11 @@ class Numbers:
             limits = ""
             if kind is int:
                 limits = f" and {2 - self.added(position)} <= {name} < {LARGEST}"
-            elif kind is Whole:
+            elif kind is not float and not is_numpy_float(kind):
                 limits = f" and {-_EXACT} < {name} < {_EXACT}"
             is_one = "float" if kind is float else "int"
+            if is_numpy_kind(kind):
+                is_one = source.constant(kind)
             source.line(f"if not (type({name}) is {is_one}{limits}): return MISS")
             if f"number_{position}" in asked:
                 source.line(f"number_{position} = {name}")

@@ -20,6 +20,7 @@ import torch
 
 from funcaot._torch.tensors.pytree import tree_flatten, tree_unflatten
 from funcaot._torch.tensors.sizes.number_log import NumberLog, WrittenLog
+from funcaot._torch.tensors.sizes.of_numpy.written import KINDS
 from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot._torch.tensors.sizes.written_numbers import (
@@ -111,7 +112,7 @@ class Number:
 def numbers_at(environment: Environment, place: Place, value: Any) -> Iterator[Number]:
     """The numbers that a setting is or holds, where they can be replaced."""
     way = _way_to(environment, place) if _moves(environment, place.parent) else None
-    if type(value) in (int, float):
+    if type(value) in KINDS:
         holder = _holder(environment, place)
         if holder is not None:
             thing, key = holder
@@ -126,7 +127,7 @@ def numbers_at(environment: Environment, place: Place, value: Any) -> Iterator[N
         for key, item in items:
             if type(key) not in (int, str):
                 continue
-            if type(item) in (int, float):
+            if type(item) in KINDS:
                 yield Number(place, True, value, key, item, way or id(value))
             elif _is_row(item):
                 yield from _in_row(Number(place, True, value, key, 0.0, way or id(value), item))

@@ -24,8 +24,18 @@ __all__ = ["EXACT", "LONGEST", "Asks", "OpenFloat", "given_of"]
 # Longer texts belong to programs for one value, and so do whole numbers that a float isn't exactly.
 LONGEST = 400
 EXACT = 2**53
+# Powers up to this one of numbers within these limits are numbers.
+_STEEPEST, _MODERATE, _SMALL = 8, "1e-30 < {} < 1e30", "abs({}) < 1e30"
 # Functions of Python's ``math`` that give a whole number.
 _WHOLE = ("floor", "ceil")
+# Where a function of a finite number gives one; elsewhere Python raises.
+_EVERYWHERE: tuple[str, ...] = ("sin", "cos", "tan", "tanh", "atan")
+_DOMAINS: dict[str, str] = {}
+_DOMAINS |= dict.fromkeys(_EVERYWHERE, "True")
+_DOMAINS |= dict.fromkeys(("exp", "expm1", "sinh", "cosh"), "abs({}) < 700.0")
+_DOMAINS |= dict.fromkeys(("log", "log2", "log10"), "{} > 0.0")
+_DOMAINS |= {"log1p": "{} > -1.0", "sqrt": "{} >= 0.0"}
+_DOMAINS |= dict.fromkeys(("asin", "acos"), "abs({}) <= 1.0")
 
 
 class Asks(Protocol):
@@ -77,11 +87,13 @@ class OpenFloat(torch.SymFloat):
 
     Attributes:
         argument: Which of the user's arguments it is, if it is one.
-        is_whole: Whether that is a whole number, which the function sees as such.
+        present_kind: What that is outside.
+        kind: What it says that it is.
     """
 
     argument: int | None = None
-    is_whole = False
+    present_kind: Any = float
+    kind: type = float
 
     def __init__(
         self,
@@ -119,14 +131,14 @@ class OpenFloat(torch.SymFloat):
         return made
 
     @property
-    def present(self) -> float:
+    def present(self) -> Any:
         """The number of this call, where it isn't read off a tensor."""
-        return int(self._value) if self.is_whole else self._value
+        return self.present_kind(self._value)
 
     @property
-    def known(self) -> tuple[NumberLog, float, str, frozenset[Any]]:
+    def known(self) -> tuple[NumberLog, float, str, frozenset[Any], type]:
         """What is known of it beside its tensor."""
-        return self._log, self._value, self._text, self._positions
+        return self._log, self._value, self._text, self._positions, self.kind
 
     @property
     def is_read(self) -> bool:
@@ -136,7 +148,7 @@ class OpenFloat(torch.SymFloat):
     @property
     def __class__(self) -> type:  # type: ignore[override]
         """What ``isinstance`` and dispatch by class are told."""
-        return float
+        return self.kind
 
     @property
     def node(self) -> Any:  # type: ignore[override]
@@ -154,7 +166,7 @@ class OpenFloat(torch.SymFloat):
         if self._asks is not None:
             return self._asks.value(self._tensor())
         self._log.pin(self._text, self._value, self._positions)
-        return self._value
+        return self.kind(self._value)
 
     def settling(self) -> Callable[[], None]:
         """What settles an argument, without holding it."""
@@ -241,9 +253,25 @@ class OpenFloat(torch.SymFloat):
             return self._asked(name)
         if name == "fabs":
             return abs(self)
-        if not self.is_read or name in _WHOLE or not hasattr(torch, name):
+        if not self.is_read:
+            return self._of_argument(name)
+        if name in _WHOLE or not hasattr(torch, name):
             return NotImplemented
         return self._through(name)
+
+    def _of_argument(self, name: str) -> Any:
+        """What a function of ``math`` makes of an argument, in double precision in the graph."""
+        domain = _DOMAINS.get(name)
+        if domain is None or not (self._asked("isfinite") and self._is_within(domain)):
+            return NotImplemented
+        function: Callable[[torch.Tensor], torch.Tensor] = getattr(torch, name)
+        value, text = getattr(math, name)(self._value), f"math.{name}({self._text})"
+        return self._made(value, text, lambda: function(self.tensor())).of_kind(float)
+
+    def _is_within(self, domain: str) -> bool:
+        """Whether it is where something is computed without an error, from now on."""
+        now = bool(eval(domain.format(repr(self._value))))
+        return self._log.ask(domain.format(self._text), now)
 
     def _asked(self, question: str) -> bool:
         now: bool = getattr(math, question)(self._value)
@@ -270,10 +298,16 @@ class OpenFloat(torch.SymFloat):
         return pow(self.settle(), other, *modulo) if found is None else found
 
     def _power(self, exponent: float) -> Any:
-        """A power of a number that is read, where that is a real one; None otherwise."""
+        """A power where that is a real number; None otherwise."""
+        if self._asks is None:
+            limits = _MODERATE if exponent < 0 or exponent % 1 else _SMALL
+            if abs(exponent) > _STEEPEST or not self._is_within(limits):
+                return None
+            value, text = self._value**exponent, f"({self._text} ** {exponent!r})"
+            return self._made(value, text, lambda: torch.pow(self.tensor(), exponent))
         if exponent == 2:
             return self._in_graph(lambda: self.tensor() * self.tensor())
-        if self._asks is None or not self._asks.answer(lambda: self.tensor() > 0):
+        if not self._asks.answer(lambda: self.tensor() > 0):
             return None
         return self._in_graph(lambda: torch.pow(self.tensor(), exponent))
 
@@ -281,13 +315,24 @@ class OpenFloat(torch.SymFloat):
         if self._asks is not None:
             return OpenFloat.of_tensor(self._log, self._asks.compute(tensor), self._asks)
         positions = self._positions.union(*(other._positions for other in others))
+        kind = next((each.kind for each in others if each.kind is not float), self.kind)
         if len(text) > LONGEST:
             self._log.refuse_late()
             self._log.fix(positions)
-            return value
-        return OpenFloat(self._log, value, text, positions, tensor)
+            return kind(value)
+        return OpenFloat(self._log, value, text, positions, tensor).of_kind(kind)
+
+    def of_kind(self, kind: type) -> OpenFloat:
+        """The same, which says that it is of a kind of number."""
+        self.kind = kind
+        return self
 
     def __rpow__(self, other: Any) -> Any:
+        if self._asks is None and type(other) in (int, float) and 1e-9 < other < 1e9:
+            growth = abs(math.log(other))
+            if self._is_within(f"abs({{}}) * {growth!r} < 700.0"):
+                base, text = float(other), f"({float(other)!r} ** {self._text})"
+                return self._made(base**self._value, text, lambda: torch.pow(base, self.tensor()))
         if self._asks is not None and type(other) in (int, float) and other > 0:
             found = self._in_graph(lambda: torch.pow(float(other), self.tensor()))
             if found is not None:
@@ -363,9 +408,11 @@ def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
             return NotImplemented
         mine = (self._value, self._text, self.tensor)
         left, right = (given, mine) if reflected else (mine, given)
+        others = (other,) if type(other) is OpenFloat else ()
         if sign == "/":
             self._log.ask(f"{right[1]} != 0.0", right[0] != 0.0)
-        others = (other,) if hasattr(other, "_positions") else ()
+            if right[0] == 0.0 and any(each.kind is not float for each in (self, *others)):
+                raise SizeError("A number of NumPy's is divided by zero.", remedy="use a tensor.")
         text = f"({left[1]} {sign} {right[1]})"
         return self._made(
             compute(left[0], right[0]), text, lambda: compute(left[2](), right[2]()), *others

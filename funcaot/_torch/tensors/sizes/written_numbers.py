@@ -29,10 +29,14 @@ from funcaot._torch.tensors.sizes.number_tensors import mathematics_of
 from funcaot._torch.tensors.sizes.open_floats import OpenFloat
 from funcaot._torch.tensors.sizes.open_numbers import OpenInt, extreme
 from funcaot._torch.tensors.sizes.shapes import SizeError
+from funcaot.base.numpy_kinds import double, expression_of, name_of_kind
 
 __all__ = [
+    "KINDS",
+    "WRITTEN",
     "WrittenFloat",
     "WrittenInt",
+    "applied",
     "is_written",
     "mathematics",
     "written",
@@ -42,15 +46,12 @@ __all__ = [
 _EXACT = 2**53
 _PLAIN = (int, float, bool)
 
-
-# What gives a whole number or another, as it comes out.
-_OF_EITHER_KIND = ("pow", "math.pow", "min(", "max(")
+_OF_EITHER_KIND = ("pow", "math.pow", "min(", "max(")  # What gives a whole number or another.
 # What gives one number for many.
 _FOLDING = (
     "{} % {}", "{} // {}", "{} & {}", "{} | {}", "{} >> {}", "min(", "max(", "round(", "int(",
     "divmod(", "math.floor(", "math.ceil(", "math.trunc(",
 )  # fmt: skip
-
 
 # What open numbers and sizes compute as well, and what sizes compute by a plain number alone.
 _OPEN_TOO = ("{} + {}", "{} - {}", "{} * {}", "{} / {}", "-{}", "abs({})")
@@ -66,12 +67,18 @@ class _Written:
     value: Any
     sources: frozenset[Any]
     kind: type
+    is_whole = False
     _open: Callable[[], Any] | None = None
     argument: OpenFloat | None = None  # The same, where a program is given it as a float.
 
     def _start(self, log: WrittenLog, name: str, value: Any, sources: frozenset[Any]) -> None:
         self._log, self.name, self.value, self.sources = log, name, value, sources
         log.note(self)
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """What ``isinstance`` is told."""
+        return self.kind
 
     def given(self) -> Any:
         """The same as what the program is given of arguments; None for what it isn't."""
@@ -97,13 +104,14 @@ class _Written:
         self._log.refuse_late()
         if self.argument is not None:
             return self.argument
-        if self.kind is int:
+        if self.is_whole:
             if abs(self.value) >= _EXACT:
                 return None
             self._log.ask(f"abs({self.name}) < {_EXACT}", answer=True)
         value = float(self.value)
         log, name = self._log, self.name
-        return OpenFloat(log, value, name, self.sources, lambda: lift(log.tensor_of(name, value)))
+        found = OpenFloat(log, value, name, self.sources, lambda: lift(log.tensor_of(name, value)))
+        return found.of_kind(double if self.kind is double else float)
 
     def __hash__(self) -> int:
         return hash(self.settle())
@@ -125,14 +133,14 @@ class _Written:
 
     def converted(self, kind: type) -> Any:
         """``float(n)`` or ``int(a)``, written down."""
-        return _applied(kind, f"{kind.__name__}({{}})", self)
+        return applied(kind, f"{kind.__name__}({{}})", self)
 
     def extreme(self, choose: Callable[..., Any], numbers: Sequence[Any]) -> Any:
         """What ``min`` or ``max`` gives of numbers; ``NotImplemented`` of other things."""
         if len(numbers) < 2 or any(_operand(number) is None for number in numbers):
             return NotImplemented
         places = ", ".join("{}" for _ in numbers)
-        made = _applied(choose, f"{choose.__name__}({places})", *numbers)
+        made = applied(choose, f"{choose.__name__}({places})", *numbers)
         if type(made) is WrittenInt and all(map(_is_size, numbers)):
             made._open = lambda: extreme(choose, list(map(_given, numbers)))
         return made
@@ -144,18 +152,18 @@ class _Written:
         return self
 
     def __neg__(self) -> Any:
-        return _applied(operator.neg, "-{}", self)
+        return applied(operator.neg, "-{}", self)
 
     def __abs__(self) -> Any:
-        return _applied(abs, "abs({})", self)
+        return applied(abs, "abs({})", self)
 
     def __trunc__(self) -> Any:
-        return _applied(math.trunc, "math.trunc({})", self)
+        return applied(math.trunc, "math.trunc({})", self)
 
     def __round__(self, digits: Any = None) -> Any:
         if digits is None:
-            return _applied(round, "round({})", self)
-        return _applied(round, "round({}, {})", self, digits)
+            return applied(round, "round({})", self)
+        return applied(round, "round({}, {})", self, digits)
 
     def __divmod__(self, other: Any) -> Any:
         return _both(self, other)
@@ -180,35 +188,27 @@ class WrittenFloat(_Written, torch.SymFloat):
         """
         self._start(log, name, value, sources)
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
-        """What ``isinstance`` is told."""
-        return float
-
 
 class WrittenInt(_Written, torch.SymInt):
     """A whole number that a function reads; it says that it is an ``int``."""
 
     kind = int
+    is_whole = True
 
     def __init__(self, log: WrittenLog, name: str, value: int, sources: frozenset[Any]) -> None:
         """Stand for a number, as `WrittenFloat` does."""
         self._start(log, name, value, sources)
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
-        """What ``isinstance`` is told."""
-        return int
 
-
-_KINDS: dict[type, Any] = {float: WrittenFloat, int: WrittenInt}
-_WRITTEN = (WrittenFloat, WrittenInt)
-SETTLED.update(_WRITTEN)
+# What stands for which kind of number; `written_numpy` adds those of NumPy's.
+KINDS: dict[type, Any] = {float: WrittenFloat, int: WrittenInt}
+WRITTEN = {WrittenFloat, WrittenInt}
+SETTLED.update(WRITTEN)
 
 
 def is_written(value: Any) -> bool:
     """Whether a value is one of these numbers."""
-    return type(value) in _WRITTEN
+    return type(value) in WRITTEN
 
 
 def holds_written(value: Any) -> bool:
@@ -225,7 +225,7 @@ def written(log: WrittenLog, name: str, value: float, source: int) -> Any:
         value: The number.
         source: Which of the numbers that the function reads it is.
     """
-    return _KINDS[type(value)](log, name, value, frozenset({source}))
+    return KINDS[type(value)](log, name, value, frozenset({source}))
 
 
 def written_argument(log: WrittenLog, name: str, value: float, stands: Any) -> Any:
@@ -237,32 +237,32 @@ def written_argument(log: WrittenLog, name: str, value: float, stands: Any) -> A
         value: The number.
         stands: The same as an open float or an open size of the program.
     """
-    made = _KINDS[type(value)](log, name, value, frozenset({Argument(stands.settling())}))
+    made = KINDS[type(value)](log, name, value, frozenset({Argument(stands.settling())}))
     if type(stands) is OpenFloat:
         made.argument = stands
-    if not getattr(stands, "is_whole", False):
+    if getattr(stands, "present_kind", float) is float:
         made._open = lambda: stands
     return made
 
 
 def _operand(value: Any) -> str | None:
     """A number in Python; None for what isn't a plain one."""
-    if type(value) in _WRITTEN:
+    if type(value) in WRITTEN:
         return value.name
     if type(value) not in _PLAIN:
-        return None
+        return expression_of(value)
     return f"float({str(value)!r})" if type(value) is float else f"({value!r})"
 
 
 def _plain(value: Any) -> Any:
-    return value.value if type(value) in _WRITTEN else value
+    return value.value if type(value) in WRITTEN else value
 
 
 def _settled(value: Any) -> Any:
-    return value.settle() if type(value) in _WRITTEN else value
+    return value.settle() if type(value) in WRITTEN else value
 
 
-def _applied(compute: Callable[..., Any], form: str, *operands: Any) -> Any:
+def applied(compute: Callable[..., Any], form: str, *operands: Any) -> Any:
     """What Python computes of numbers, written down; plain where that can't be done.
 
     Args:
@@ -270,7 +270,7 @@ def _applied(compute: Callable[..., Any], form: str, *operands: Any) -> Any:
         form: The expression, with a place for each operand.
         operands: Numbers, some of which are written.
     """
-    log = next(each._log for each in operands if type(each) in _WRITTEN)
+    log = next(each._log for each in operands if type(each) in WRITTEN)
     log.refuse_late()
     texts = [_operand(each) for each in operands]
     if None in texts or log.is_full():
@@ -291,15 +291,15 @@ def _applied(compute: Callable[..., Any], form: str, *operands: Any) -> Any:
         raise
     if type(value) is bool and form.startswith("math."):
         return log.ask(form.format(*texts), value)
-    if type(value) not in _KINDS:
+    if type(value) not in KINDS:
         return compute(*map(_settled, operands))
     name = log.name_of(form.format(*texts))
     if "**" in form or form.startswith(_OF_EITHER_KIND):
-        log.ask(f"type({name}) is {type(value).__name__}", answer=True)
+        log.ask(f"type({name}) is {name_of_kind(type(value))}", answer=True)
     if form.startswith(_FOLDING) or not log.folded.isdisjoint(texts):
         log.folded.add(name)
-    sources = frozenset().union(*(e.sources for e in operands if type(e) in _WRITTEN))
-    made = _KINDS[type(value)](log, name, value, sources)
+    sources = frozenset().union(*(e.sources for e in operands if type(e) in WRITTEN))
+    made = KINDS[type(value)](log, name, value, sources)
     if _is_open_too(form, operands):
         made._open = lambda: compute(*map(_given, operands))
     return made
@@ -318,11 +318,11 @@ def _is_size(value: Any) -> bool:
 
 
 def _is_given(value: Any) -> bool:
-    return type(value) in _WRITTEN and value._open is not None
+    return type(value) in WRITTEN and value._open is not None
 
 
 def _given(value: Any) -> Any:
-    return value.given() if type(value) in _WRITTEN else value
+    return value.given() if type(value) in WRITTEN else value
 
 
 def _both(first: Any, second: Any) -> Any:
@@ -330,7 +330,7 @@ def _both(first: Any, second: Any) -> Any:
     if _is_elsewhere(first) or _is_elsewhere(second):
         return NotImplemented
     return tuple(
-        _applied(lambda *pair, at=at: divmod(*pair)[at], f"divmod({{}}, {{}})[{at}]", first, second)
+        applied(lambda *pair, at=at: divmod(*pair)[at], f"divmod({{}}, {{}})[{at}]", first, second)
         for at in (0, 1)
     )
 
@@ -349,7 +349,7 @@ def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
             return compute(self.given(), other)
         if _is_elsewhere(other):
             return compute(self, other)
-        return _applied(compute, form, self, other)
+        return applied(compute, form, self, other)
 
     def reflected(self: Any, other: Any) -> Any:
         if _is_elsewhere(other):
@@ -359,9 +359,9 @@ def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
             return compute(other, self.given())
         if _is_elsewhere(other):
             return compute(other, self)
-        return _applied(compute, form, other, self)
+        return applied(compute, form, other, self)
 
-    for kind in _WRITTEN:
+    for kind in WRITTEN:
         setattr(kind, f"__{name}__", forward)
         setattr(kind, f"__r{name}__", reflected)
 
@@ -404,17 +404,17 @@ def _comparison(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
             return NotImplemented
         return self._log.ask(f"{self.name} {sign} {text}", compute(self.value, _plain(other)))
 
-    for kind in _WRITTEN:
+    for kind in WRITTEN:
         setattr(kind, f"__{name}__", run)
 
 
-def _settling(kind: Any, plain: type, name: str) -> None:
+def _settling(kind: Any, name: str) -> None:
     """Let a method of the plain number answer, for the value of this call."""
 
     def run(self: Any, *args: Any) -> Any:
         if args and _is_elsewhere(args[0]):
             return NotImplemented
-        return getattr(plain, name)(self.settle(), *map(_settled, args))
+        return getattr(self.settle(), name)(*map(_settled, args))
 
     setattr(kind, name, run)
 
@@ -446,10 +446,10 @@ def _part(name: str) -> property:
     return property(lambda self: getattr(self.settle(), name))
 
 
-for _kind in _WRITTEN:
+for _kind in WRITTEN:
     _own = set(vars(_kind)) | set(vars(_Written))
     for _name in set(dir(_kind.kind)) - _LEFT - _own:
-        _settling(_kind, _kind.kind, _name)
+        _settling(_kind, _name)
     for _name in ("real", "imag", "numerator", "denominator"):
         if hasattr(_kind.kind, _name):
             setattr(_kind, _name, _part(_name))
@@ -470,9 +470,9 @@ class _Function(StandIn):
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if keywords:
             return self.original(*args, **keywords)
-        if any(type(each) in _WRITTEN for each in args):
+        if any(type(each) in WRITTEN for each in args):
             places = ", ".join("{}" for _ in args)
-            return _applied(self.original, f"math.{self.name}({places})", *args)
+            return applied(self.original, f"math.{self.name}({places})", *args)
         if any(isinstance(each, torch.Tensor) for each in args):
             found = mathematics_of(self.name, args)
             if found is not NotImplemented:

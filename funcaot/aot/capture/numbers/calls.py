@@ -16,8 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot._torch.tensors.sizes.number_log import SETTLED, all_settled
+from funcaot._torch.tensors.sizes.of_numpy.written import KINDS
 from funcaot._torch.tensors.sizes.open_numbers import Known, OpenFloat, OpenInt
-from funcaot._torch.tensors.sizes.written_numbers import WrittenFloat, is_written
+from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot.aot.capture.handlers.sizes_in_tensors import is_size
 from funcaot.aot.capture.numbers import torch_code
 from funcaot.aot.capture.numbers.arithmetic import (
@@ -31,6 +32,7 @@ from funcaot.aot.capture.numbers.given import Call, is_real, name_of
 from funcaot.aot.capture.numbers.table import RULES
 from funcaot.aot.graph.settings import SPECIAL
 from funcaot.aot.signature.numbers import Numbers, Whole
+from funcaot.base.numpy_kinds import double, is_numpy_kind
 from funcaot.operator.operator import custom_function_call
 from funcaot.transforms.forms.numbers import with_tensors_for_numbers
 
@@ -56,7 +58,8 @@ def put_numbers(numbers: Numbers, leaves: Sequence[Any], traced: list[Any]) -> N
             made: Any = OpenFloat(
                 numbers.log, value, text, frozenset({position}), lambda tensor=tensor: tensor
             )
-            made.is_whole = kind is Whole
+            made.present_kind = int if kind is Whole else kind
+            made.kind = kind if kind is double else float
         else:
             value, size = leaves[position].shape[0], tensor.shape[0]
             added = numbers.added(position)
@@ -144,7 +147,9 @@ def with_written(
     """
     name = name_of(func)
     tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
-    takes_floats = RULES.get(name) is not None or _calls_function(func)
+    calls = _calls_function(func)
+    takes_floats = RULES.get(name) is not None or calls
+    takes_doubles = calls or name == "__setitem__"  # Of NumPy's; torch refuses to assign others.
     takes_all = name in OF_WHOLE_NUMBERS
     whole = takes_all and bool(tensors) and all(map(is_real, tensors))
 
@@ -160,12 +165,16 @@ def with_written(
     def opened(value: Any, place: int | str) -> Any:
         if not is_written(value):
             return value
+        if is_numpy_kind(value.kind) and (
+            name in _BY_DTYPE or (takes_doubles and value.kind is not double)
+        ):
+            return value.settle()
         if value.kind is int and not (alone or (whole and place == "alpha")):
             if (found := value.given()) is not None:
                 return found
         if value.kind is int and takes_all and not whole:
             return _as_size(value, lift, bring)
-        found = value.opened(lift) if takes_floats and (value.kind is float or whole) else None
+        found = value.opened(lift) if takes_floats and (whole or not value.is_whole) else None
         return value.settle() if found is None else found
 
     def given(value: Any, place: int | str) -> Any:
@@ -242,7 +251,9 @@ def _item(value: Any, index: int) -> Any:
     return value[index] if isinstance(value, list | tuple) else value
 
 
-_FLOATS = (OpenFloat, WrittenFloat)
+_FLOATS = {OpenFloat, *(made for made in KINDS.values() if not made.is_whole)}
+# A number of NumPy's says of which dtype the result is.
+_BY_DTYPE = ("tensor", "as_tensor", "asarray", "new_tensor")
 _OF_LISTS = frozenset((
     *("add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp", "pow"),
     *("clamp_min", "clamp_max"),

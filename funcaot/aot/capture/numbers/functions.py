@@ -93,12 +93,14 @@ class _Known:
         value: The number of the call that is captured.
         text: Python that computes it.
         sources: What it is computed from.
+        kind: What it says that it is.
     """
 
     log: NumberLog
     value: float
     text: str
     sources: frozenset[Any]
+    kind: type
 
     @property
     def told(self) -> tuple[Any, ...]:
@@ -109,9 +111,10 @@ class _Known:
         """The number that a tensor stands for."""
         inner = without_functional_wrapper(fully_unwrapped(tensor))
         if not is_symbolic(inner):
-            return inner.item()
+            return self.kind(inner.item())
         log = _LateLog(self.log, tensor)
-        return OpenFloat(log, self.value, self.text, self.sources, lambda: tensor)
+        made = OpenFloat(log, self.value, self.text, self.sources, lambda: tensor)
+        return made.of_kind(self.kind)
 
 
 def of_tensors(function: type, operands: Sequence[Any], run: Run) -> tuple[type, tuple[Any, ...]]:

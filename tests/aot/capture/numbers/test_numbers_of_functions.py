@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.func import grad, vmap
@@ -182,6 +184,58 @@ def test_the_same_on_inductor(name: str) -> None:
         found, expected = _derivatives(compiled, value), _derivatives(CASES[name], value)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert len(compiled.entries) <= 2
+
+
+MATHEMATICS: dict[str, Callable[[float], float]] = {
+    "exp": lambda n: 2.0 / (1.0 + math.exp(-10 * n)) - 1.0,
+    "log": lambda n: math.log(n) + math.log1p(n),
+    "sqrt": lambda n: math.sqrt(n) / 2,
+    "cos": lambda n: 0.5 * (1 + math.cos(math.pi * n)),
+    "asin": lambda n: math.asin(n) + math.tanh(n),
+    "square": lambda n: n**2,
+    "root": lambda n: abs(1 - n) ** 0.9,
+    "decay": lambda n: 0.99**n,
+    "bits": lambda n: 2**n - 1,
+    "numpy": lambda n: np.exp(-n),
+}
+
+
+@pytest.mark.parametrize("name", MATHEMATICS)
+def test_a_forward_computes_with_mathematics(name: str) -> None:
+    """Also for the values for which Python raises, or nothing finite comes out."""
+
+    class Weighted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, n: float) -> torch.Tensor:
+            ctx.weight = MATHEMATICS[name](n)
+            return x * ctx.weight
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+            return gradient * ctx.weight, None
+
+    def outcome(function: Callable[..., Any], n: float) -> Any:
+        x = torch.tensor([0.5, -1.25], requires_grad=True)
+        try:
+            value = function(x, n)
+        except (ValueError, OverflowError) as error:
+            return str(error)
+        return value.detach(), *torch.autograd.grad(value.sum(), x)
+
+    def function(x: torch.Tensor, n: float) -> torch.Tensor:
+        return Weighted.apply(x, n)
+
+    compiled = funcaot.compile(function, backend="eager")
+    for n in (0.1, 0.2, 0.7, 0.5, 0.9):
+        torch.testing.assert_close(outcome(compiled, n), outcome(function, n), rtol=1e-6, atol=0.0)
+    assert len(compiled.entries) == 2
+    with np.errstate(all="ignore"):
+        for n in (0.0, -0.5, 2.0, -1e4, 1e4, math.nan, math.inf, -math.inf, 1e300):
+            found, expected = outcome(compiled, n), outcome(function, n)
+            if isinstance(expected, str):
+                assert found == expected
+            else:
+                torch.testing.assert_close(found, expected, rtol=1e-6, atol=0.0, equal_nan=True)
 
 
 def test_a_branch_in_forward_has_a_program_for_each_answer() -> None:

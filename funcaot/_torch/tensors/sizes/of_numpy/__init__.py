@@ -1,0 +1,1 @@
+"""Numbers of NumPy's that a program leaves open."""
