@@ -57,7 +57,7 @@ def lived(kind, at, nested, compiled):
     def step(x):
         for each in parameters:
             each.grad = None
-        loss = sum((each * x).square().sum() for each in parameters)
+        loss = torch.stack([(each * x).square().sum() for each in parameters]).sum()
         loss.backward()
         try:
             optimizer.step()
