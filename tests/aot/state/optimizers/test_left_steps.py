@@ -78,7 +78,9 @@ def lived(kind, at, nested, compiled):
     return seen
 
 
-@pytest.mark.parametrize("nested", [False, True], ids=["alone", "inside"])
+@pytest.mark.parametrize(
+    "nested", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["alone", "inside"]
+)
 @pytest.mark.parametrize("at", ["first", "made", "replaced", "written"])
 @pytest.mark.parametrize("kind", ["size", "error"])
 def test_the_state_is_eagers(kind, at, nested):
