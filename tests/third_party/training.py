@@ -19,9 +19,12 @@ measured: list[tuple[int, float]] = []
 
 
 def close(found, expected, tolerance):
-    """Equal up to a part of the largest value."""
+    """Equal up to a part of the largest value, and of 1e-3 where all are zero but for rounding.
+
+    The gradient of a bias before a batch norm is such a one.
+    """
     assert found.shape == expected.shape
-    scale = max(expected.abs().max().item(), 1e-6) if expected.numel() else 1.0
+    scale = max(expected.abs().max().item(), 1e-3) if expected.numel() else 1.0
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * scale)
 
 

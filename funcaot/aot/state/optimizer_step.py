@@ -170,6 +170,8 @@ def hyperparameters(optimizer: Optimizer) -> tuple[dict[str, Any], ...]:
     )
 
 
+# An optimizer's state, by parameter.
+_States = dict[torch.Tensor, dict[Any, Any]]
 # What stands for a hyperparameter that may be another one in each call.
 OPEN = object()
 
@@ -223,7 +225,7 @@ class StepWatcher:
     replaced: tuple[tuple[StateTensor, Any], ...] = ()
     _old: dict[tuple[int, int, Any], tuple[StateTensor, torch.Tensor]] = field(default_factory=dict)
     _first: dict[int, tuple[Optimizer, Any]] = field(default_factory=dict)
-    _before: list[dict[torch.Tensor, dict[Any, Any]] | None] = field(default_factory=list)
+    _running: list[tuple[Optimizer, _States | None]] = field(default_factory=list)
     _groups: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
     _thread: int = field(default_factory=threading.get_ident)
 
@@ -237,6 +239,8 @@ class StepWatcher:
         try:
             with mathematics(), holding(stepping, steps=0):
                 yield
+            while self._running:
+                self._leave()  # An error ended this step, and the function caught it.
             self._first.clear()  # An optimizer that the function made is to end with it.
         except BaseException:
             # Who catches it calls the function as it is, or raises: the state is eager's.
@@ -266,7 +270,7 @@ class StepWatcher:
                 for key, value in state.items():
                     if isinstance(value, torch.Tensor):
                         self.state[id(value)] = StateTensor(here, weakref.ref(parameter), key)
-        self._before.append(before)
+        self._running.append((optimizer, before))
         self._write_tensor_by_tensor(optimizer)
 
     def _refuse_kind(self, optimizer: Optimizer) -> None:
@@ -296,14 +300,23 @@ class StepWatcher:
                 group.update(dict.fromkeys(chosen, False))
 
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if threading.get_ident() != self._thread or not self._before:
+        if threading.get_ident() != self._thread or not self._running:
             return
+        while self._running and self._leave() is not optimizer:
+            pass  # A step inside of this one, which an error ended.
+
+    def _leave(self) -> Optimizer:
+        """Look at what the step that began last has made of its optimizer's state."""
         self.depth -= 1
         stepping.steps = self.depth
         self._restore_groups()
-        before = self._before.pop()
-        if before is None:
-            return
+        optimizer, before = self._running.pop()
+        if before is not None:
+            self._look(optimizer, before)
+        return optimizer
+
+    def _look(self, optimizer: Optimizer, before: _States) -> None:
+        """Note tensors that were replaced; a state that was made is one of a first step."""
         made = not has_plain_state(optimizer)
         for parameter, state in optimizer.state.items():
             if not isinstance(state, dict):
