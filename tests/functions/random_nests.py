@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, func
 
+import funcaot
+
 FLAGS = {
     "second": 0.5,  # a second output
     "non_differentiable": 0.35,
     "returns_none": 0.2,
-    "returns_input": 0.15,
     "returns_view": 0.2,
     "unmaterialized": 0.4,
     "saves_output": 0.4,
@@ -30,8 +31,8 @@ FACTOR = 0.5
 Program = Callable[..., Any]
 
 
-class Scaled(torch.autograd.Function):
-    """A Function that another one's backward calls."""
+class _Scaled:
+    """The rules of a Function that another one's backward calls."""
 
     generate_vmap_rule = True
 
@@ -52,11 +53,20 @@ class Scaled(torch.autograd.Function):
         return tangent * ctx.factor
 
 
+class Scaled(_Scaled, torch.autograd.Function):
+    """It as PyTorch has it."""
+
+
+class OwnScaled(_Scaled, funcaot.Function):
+    """It as this package has it, which forward mode over forward mode needs."""
+
+
 @dataclasses.dataclass(frozen=True)
 class _Code:
     """The rules of ``x.sin() * y * FACTOR`` and of what else a Function with some flags returns."""
 
     flags: frozenset[str]
+    other: type
 
     def has(self, flag: str) -> bool:
         return flag in self.flags
@@ -65,15 +75,14 @@ class _Code:
         first = x.sin() * y * FACTOR * (counts if self.has("reads_counts") else 1)
         if self.has("returns_view"):
             first = first[..., None].expand(*first.shape, 2).select(-1, 0)
-        return self._together(first, x.cos() * y, (x > 0).long(), y)
+        return self._together(first, x.cos() * y, (x > 0).long())
 
-    def _together(self, first: Any, second: Any, signs: Any, given: Any) -> Any:
+    def _together(self, first: Any, second: Any, signs: Any) -> Any:
         outputs = [first]
         for flag, output in (
             ("second", second),
             ("non_differentiable", signs),
             ("returns_none", None),
-            ("returns_input", given),
         ):
             if self.has(flag):
                 outputs.append(output)
@@ -85,9 +94,7 @@ class _Code:
             ctx.mark_non_differentiable(outputs[1 + self.has("second")])
         if self.has("unmaterialized"):
             ctx.set_materialize_grads(False)
-        x, y, counts = inputs
-        y = y.view_as(y) if self.has("returns_input") else y  # autograd asks for a view
-        saved = (x, y, counts, *outputs[: self.has("saves_output")])
+        saved = (*inputs, *outputs[: self.has("saves_output")])
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
 
@@ -107,10 +114,8 @@ class _Code:
         if self.has("second") and gradients[1] is not None:
             of_x.append(-gradients[1] * x.sin() * y)
             of_y.append(gradients[1] * x.cos())
-        if self.has("returns_input") and gradients[-1] is not None:
-            of_y.append(gradients[-1])
         if self.has("nested") and of_x:
-            of_x = [Scaled.apply(each, 2.0) - each for each in of_x]
+            of_x = [self.other.apply(each, 2.0) - each for each in of_x]
         if self.has("asks_for_needs") and not ctx.needs_input_grad[1]:
             of_y = []
         return sum(of_x) if of_x else None, sum(of_y) if of_y else None, None
@@ -123,8 +128,7 @@ class _Code:
             second = second - tangent_x * x.sin() * y
         if tangent_y is not None:
             first, second = first + tangent_y * by_y, second + tangent_y * x.cos()
-        given = None if tangent_y is None else tangent_y.view_as(tangent_y)
-        return self._together(first, second, None, given)
+        return self._together(first, second, None)
 
     def vmap(self, function: Any, info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
         """Move batch dims to the front, and line up the others at the end."""
@@ -134,8 +138,6 @@ class _Code:
         ]
         if in_dims[0] is None:
             fronts[0] = fronts[0].expand(info.batch_size, *fronts[0].shape)
-        if in_dims[1] is None and self.has("returns_input"):
-            fronts[1] = fronts[1].expand(info.batch_size, *fronts[1].shape)
         outputs = function.apply(*fronts)
         if not isinstance(outputs, tuple):
             return outputs, 0
@@ -149,7 +151,7 @@ def random_flags(random: Random) -> frozenset[str]:
 
 def program_of(flags: frozenset[str], base: type | None) -> Program:
     """A function that calls a Function with some traits; without a base it is plain code."""
-    code = _Code(flags)
+    code = _Code(flags, OwnScaled if base is funcaot.Function else Scaled)
     apply = code.compute
     if base is not None:
         apply = _made(code, base).apply  # type: ignore[attr-defined]

@@ -33,7 +33,7 @@ def seen(program, inputs, order):
         if not moving:
             break
         grads = torch.autograd.grad(sum(moving), varied, allow_unused=True, create_graph=True)
-        results = [torch.zeros_like(x) if g is None else g for g, x in zip(grads, varied)]
+        results = [torch.zeros_like(x) if g is None else g for g, x in zip(grads, varied, strict=True)]
         found = [*found, *results]
     return [each.detach() for each in found]
 

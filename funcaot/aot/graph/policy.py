@@ -125,6 +125,15 @@ def is_pointwise(node: fx.Node) -> bool:
     return target is not None and (torch.Tag.pointwise in target.tags or target in _LIKE_POINTWISE)
 
 
+def makes_alike(node: fx.Node) -> bool:
+    """Whether an op only looks at the shape of its inputs (``zeros_like``, ``new_ones``)."""
+    target = _op_of(node)
+    if target is None:
+        return False
+    name = target._schema.name.removeprefix("aten::")
+    return name.endswith("_like") or name.startswith("new_")
+
+
 def is_cheap(node: fx.Node) -> bool:
     """Whether an op takes time in proportion to what it reads and writes."""
     target = _op_of(node)

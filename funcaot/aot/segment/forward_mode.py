@@ -288,6 +288,13 @@ def _pushed(
             remedy="use x.detach() for what is constant, or compile the function that calls "
             "torch.func.jvp, jacfwd or hessian.",
         )
+    if segment.order > 0 and any(node.meta.get("view_of_forward") for node in between):
+        raise UnsupportedError(
+            f"A derivative of {segment.settings.name} was pushed forward through a view that a "
+            "Function made and saved, which forward mode sees through and reverse mode doesn't.",
+            remedy="save the input itself and make the view in backward, or compile the function "
+            "that calls torch.func.jvp, jacfwd or hessian.",
+        )
     positions = [index for index, _ in outputs]
     if segment.order == 0 and (hidden or any(map(has_forward_rule, between))):
         try:

@@ -46,6 +46,9 @@ def nodes_between(
     for node in nodes:
         if cut and (node.meta.get("detached") == "yes" or is_still(node)):
             continue
+        value = graphs.value_of(node)
+        if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex()):
+            continue
         if any(source in reached or source in start for source in node.all_input_nodes):
             reached.add(node)
     return reached

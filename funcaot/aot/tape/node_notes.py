@@ -13,8 +13,8 @@ from funcaot._torch.autograd.autograd import is_forward_grad_enabled
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.location import calling_line
+from funcaot.aot.graph.policy import makes_alike
 from funcaot.aot.tape.again import is_computed_again
-from funcaot.aot.tape.memory.storages import makes_alike
 from funcaot.base.scopes import holding
 
 __all__ = ["NodeNotes"]
@@ -54,6 +54,7 @@ class NodeNotes:
         node.meta["grad_mode"] = self._grad_mode(node)
         # Autograd makes the zeros of a Function's missing tangents with forward mode off.
         node.meta["still"] = self._is_still() and not makes_alike(node)
+        node.meta["view_of_forward"] = self._is_view_of_forward(node)
         detaching = self._mode.detaching and node.target in _DETACHING
         # Functionalization makes a detached tensor anew where its memory was written to.
         detaching |= node.target is torch.ops.aten.detach.default and not tracing.in_backward()
@@ -105,6 +106,14 @@ class NodeNotes:
             return False
         calling = self._forward_mode_of_call
         return not (is_forward_grad_enabled() if calling is None else calling)
+
+    def _is_view_of_forward(self, node: fx.Node) -> bool:
+        """Whether a Function's forward or setup_context made a view, to keep it.
+
+        Reverse mode takes it for a constant, and forward mode for what it is a view of.
+        """
+        calling = self._grad_mode_of_call is not None and not torch.is_grad_enabled()
+        return calling and graphs.is_view(node)
 
     def _detaches(self) -> str:
         """Whether a recorded ``detach`` stops tangents: ``yes``, ``maybe``, or empty for no.

@@ -315,6 +315,26 @@ class Product(torch.autograd.Function):
         return tangent_x * x.cos() * y + tangent_y * x.sin()
 
 
+class KeepsView(Product):
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, y = inputs
+        ctx.save_for_backward(x, y.view_as(y))
+        ctx.save_for_forward(x, y)
+
+
+def test_views_that_a_function_keeps_are_refused_in_forward_mode_of_a_backward():
+    x = torch.linspace(-1, 1, 3, dtype=torch.float64)
+    compiled = funcaot.compile(lambda x: KeepsView.apply(x, x * 2).sum(), backend="eager")
+    with pytest.raises(UnsupportedError, match="a view that a Function made and saved"):
+        torch.func.hessian(compiled)(x)
+    inside = funcaot.compile(
+        torch.func.hessian(lambda x: KeepsView.apply(x, x * 2).sum()), backend="eager"
+    )
+    expected = torch.func.hessian(lambda x: (x.sin() * x * 2).sum())(x)
+    torch.testing.assert_close(inside(x), expected)
+
+
 def test_zeros_of_missing_tangents_are_not_switched_off():
     x = torch.linspace(-1, 1, 3, dtype=torch.float64)
     y = torch.linspace(1, 2, 3, dtype=torch.float64)

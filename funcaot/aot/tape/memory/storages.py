@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from funcaot._torch.levels import functorch
-from funcaot._torch.tensors.ops import OpOverload
+from funcaot.aot.graph.policy import makes_alike
 from funcaot.aot.tape.memory.strided_views import extent
 from funcaot.errors import UnsupportedError
 
@@ -101,11 +101,3 @@ def used_inputs(nodes: Sequence[fx.Node | None], wanted: Iterable[fx.Node]) -> f
             if not makes_alike(node):
                 pending += node.all_input_nodes
     return frozenset(index for index, node in enumerate(nodes) if node in read)
-
-
-def makes_alike(node: fx.Node) -> bool:
-    """Whether a node only looks at the shape of its inputs (``zeros_like``, ``new_ones``)."""
-    if not isinstance(node.target, OpOverload):
-        return False
-    name = node.target._schema.name.removeprefix("aten::")
-    return name.endswith("_like") or name.startswith("new_")
