@@ -33,7 +33,8 @@ def seen(program, inputs, order):
         if not moving:
             break
         grads = torch.autograd.grad(sum(moving), varied, allow_unused=True, create_graph=True)
-        results = [torch.zeros_like(x) if g is None else g for g, x in zip(grads, varied, strict=True)]
+        pairs = zip(grads, varied, strict=True)
+        results = [torch.zeros_like(x) if grad is None else grad for grad, x in pairs]
         found = [*found, *results]
     return [each.detach() for each in found]
 

@@ -46,12 +46,17 @@ def nodes_between(
     for node in nodes:
         if cut and (node.meta.get("detached") == "yes" or is_still(node)):
             continue
-        value = graphs.value_of(node)
-        if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex()):
+        if not _may_have_tangent(graphs.value_of(node)):
             continue
         if any(source in reached or source in start for source in node.all_input_nodes):
             reached.add(node)
     return reached
+
+
+def _may_have_tangent(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return True
+    return value.is_floating_point() or value.is_complex()
 
 
 def is_hidden(node: fx.Node) -> bool:
