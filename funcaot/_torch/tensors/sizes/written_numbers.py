@@ -200,7 +200,7 @@ class WrittenInt(_Written, torch.SymInt):
         self._start(log, name, value, sources)
 
 
-# What stands for which kind of number; `written_numpy` adds those of NumPy's.
+# What stands for which kind of number; `of_numpy` adds those of NumPy's.
 KINDS: dict[type, Any] = {float: WrittenFloat, int: WrittenInt}
 WRITTEN = {WrittenFloat, WrittenInt}
 SETTLED.update(WRITTEN)
