@@ -61,13 +61,13 @@ def check(seed, backend):
                 )
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", [1, 5, 7])
 def test_like_plain_code(seed):
     check(seed, COMPILER)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [0, *range(4, 150)])
+@pytest.mark.parametrize("seed", [0, 2, 3, 4, 6, *range(8, 150)])
 def test_more_are_like_plain_code(seed):
     check(seed, COMPILER)
 

@@ -125,7 +125,7 @@ class EntryCache:
         return [changed] if changed else []
 
     def _candidates(self, signature: Signature, leaves: Sequence[Any]) -> Iterator[Entry]:
-        """Entries of a signature; then open ones, with sizes only below all transforms."""
+        """Entries of a signature; then open ones, made on the same side of transforms."""
         try:
             alike = self._buckets.get(signature, ())
         except RecursionError:  # from the comparison of two structures
@@ -135,7 +135,9 @@ class EntryCache:
             return
         is_below = not functorch.under_transforms(leaves)
         for entry in self._general:
-            if (is_below or entry.sizes is None) and entry.matches(signature):
+            numbers = entry.numbers if entry.sizes is None else None
+            serves = is_below or (numbers is not None and numbers.log.is_at_level)
+            if serves and entry.matches(signature):
                 yield entry
 
     def hit(self, entry: Entry, leaves: list[Any], lifted: tuple[torch.Tensor, ...]) -> None:

@@ -189,6 +189,7 @@ class SizeHistory:
         opened = None if numbers is None else numbers.signature(signature)
         if opened is None or numbers is None:
             return None
+        numbers.log.is_at_level = True
         return Opening(opened, numbers.leaves(leaves), None, numbers)
 
     def note(self, signature: Signature) -> None:

@@ -49,7 +49,10 @@ class NumberLog:
     Attributes:
         answers: Conditions in Python, of ``number_<position>``, each with what came out.
         fixed: Positions of numbers that the program is right for one value of.
+        is_at_level: Whether the call is inside of a transform.
     """
+
+    is_at_level = False
 
     def __init__(self) -> None:
         """Nothing is assumed yet."""

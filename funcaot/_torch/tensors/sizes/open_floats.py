@@ -141,6 +141,11 @@ class OpenFloat(torch.SymFloat):
         return self._log, self._value, self._text, self._positions, self.kind
 
     @property
+    def is_at_level(self) -> bool:
+        """Whether it is a number of a call inside of a transform."""
+        return self._log.is_at_level
+
+    @property
     def is_read(self) -> bool:
         """Whether it is read off a tensor, so that only the graph knows it."""
         return self._asks is not None

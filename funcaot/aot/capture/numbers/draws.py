@@ -43,6 +43,8 @@ def _draw(tensor: torch.Tensor, method: str, *numbers: Any) -> torch.Tensor | No
     given = []
     for number in numbers:
         if type(number) is OpenFloat:
+            if number.is_at_level:
+                return None  # vmap has a rule for the draw by a plain number alone
             given.append(number.tensor())
         elif type(number) in (int, float):
             given.append(torch.scalar_tensor(number, dtype=torch.float64, device="cpu"))
