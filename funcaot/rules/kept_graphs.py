@@ -19,6 +19,7 @@ from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot.classes.opaque import KeepsGraphError, current_captor
 from funcaot.classes.traits import display_name, has_jvp, has_vmap
 from funcaot.errors import UnsupportedError
+from funcaot.rules.nested_backward import BACKWARDS, filled_by, tensors_in
 from funcaot.rules.operands.entered import is_of_a_call
 from funcaot.rules.operands.reached import tensors_reached
 from funcaot.rules.seen import Seen
@@ -26,7 +27,6 @@ from funcaot.rules.seen import Seen
 __all__ = ["Recorded", "RetainingGraphs", "keeps_graph", "own_leaves", "refuse_graphs"]
 
 _SEVERING: Any = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)  # type: ignore[attr-defined]
-_BACKWARDS = (torch.Tensor.backward, torch.autograd.backward)
 
 
 def refuse_graphs(name: str, tensors: Sequence[torch.Tensor]) -> None:
@@ -74,7 +74,7 @@ class Recorded(TorchFunctionMode):
         """Look at one op."""
         result = func(*args, **(kwargs or {}))
         if torch.is_grad_enabled() and func not in _SEVERING and not self._found:
-            made = any(map(_is_tensor, tree_flatten(result)[0]))
+            made = bool(tensors_in(result))
             given = map(id, tree_flatten((args, kwargs))[0])
             self._found = made and not self._recorded.isdisjoint(given)
         return result
@@ -169,21 +169,16 @@ class RetainingGraphs(TorchFunctionMode):
             UnsupportedError: If ``backward()`` reaches a leaf that isn't the Function's own.
         """
         options = kwargs or {}
-        if func is torch.autograd.grad or func in _BACKWARDS:
+        if func is torch.autograd.grad or func in BACKWARDS:
             options = {**options, "retain_graph": True}
-        if func in _BACKWARDS:
-            self._note(args, options)
+        if func in BACKWARDS:
+            self._note(filled_by(args, options))
         result = func(*args, **options)
-        made = filter(_is_tensor, tree_flatten(result)[0])
-        self._own.update((id(tensor), tensor) for tensor in made if tensor.is_leaf)
+        self._own.update((id(t), t) for t in tensors_in(result) if t.is_leaf)
         return result
 
-    def _note(self, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        reached = options.get("inputs")
-        given = args[:1] or (options.get("tensors"),)
-        behind = leaves_behind([*filter(_is_tensor, tree_flatten(given)[0])])
-        wanted = behind if reached is None else filter(_is_tensor, tree_flatten(reached)[0])
-        for leaf in wanted:
+    def _note(self, leaves: Iterable[torch.Tensor]) -> None:
+        for leaf in leaves:
             if id(leaf) not in self._own:
                 raise UnsupportedError(
                     f"The backward of {self._name} calls backward() on a graph that its forward "

@@ -20,18 +20,18 @@ from funcaot._torch.tensors.sizes.written_numbers import (
 )
 from funcaot.base.numpy_kinds import NUMPY_KINDS, double, is_numpy_float
 
-__all__ = ["KINDS", "UFUNCS"]
+__all__ = ["KINDS"]
 
 # What a number itself or its class answers, whatever its value.
 _OF_KIND = ("dtype", "ndim", "shape", "size", "itemsize", "nbytes")
 # Functions of NumPy that give one number for one or two.
-UFUNCS = {name: each for name, each in vars(np).items() if isinstance(each, np.ufunc)}
+_UFUNCS = {name: each for name, each in vars(np).items() if isinstance(each, np.ufunc)}
 
 
 def _array_ufunc(self: Any, ufunc: Any, method: str, *given: Any, **keywords: Any) -> Any:
     """What a function of NumPy makes of numbers, written down."""
     usual = method == "__call__" and not keywords and ufunc.nout == 1
-    if usual and UFUNCS.get(ufunc.__name__) is ufunc:
+    if usual and _UFUNCS.get(ufunc.__name__) is ufunc:
         places = ", ".join("{}" for _ in given)
         return applied(ufunc, f"numpy.{ufunc.__name__}({places})", *given)
     return getattr(ufunc, method)(*map(settled, given), **keywords)
