@@ -191,6 +191,32 @@ OF_INDUCTOR: tuple[Patch, ...] = (
         for_time=True,
     ),
     Patch(
+        "empty ranges",
+        f"{_INDUCTOR}/loops/empty_ranges.py",
+        (
+            Target("torch._inductor.scheduler:SchedulerNode.codegen", ("self", "index_vars")),
+            Target(
+                "torch._inductor.codegen.cpp:CppVecKernel.__init__",
+                ("self", "args", "num_threads", "tiling_factor", "tiling_idx", "tail_size"),
+            ),
+            Target(
+                "torch._inductor.codegen.cpp:CppTile2DKernel.__init__",
+                (
+                    *("self", "args", "num_threads", "tiling_factor", "tiling_indices"),
+                    *("inner_tail_size", "outer_tail_size"),
+                ),
+            ),
+            Target(
+                "torch._inductor.codegen.cpp:CppKernel.codegen_conditions",
+                ("self", "code", "prefix", "var"),
+            ),
+        ),
+        "Bodies of loops that have no turn are written and thrown away.",
+        "large programs take longer to compile",
+        "tests/_torch/loops/test_empty_ranges.py",
+        for_time=True,
+    ),
+    Patch(
         "scalars",
         f"{_INDUCTOR}/scalars.py",
         (

@@ -14,7 +14,7 @@ from funcaot._torch.inductor import (
     scalars,
     special_values,
 )
-from funcaot._torch.inductor.loops import dtypes, short_rows, strides, threads
+from funcaot._torch.inductor.loops import dtypes, empty_ranges, short_rows, strides, threads
 from funcaot._torch.patches import applied
 
 __all__ = ["code_mended", "prepare"]
@@ -39,6 +39,7 @@ def code_mended() -> Iterator[str]:
         applied("short rows", short_rows.mended, "") as short,
         applied("dtype rules", dtypes.rules_kept, None),
         applied("strides", strides.mended, None),
+        applied("empty ranges", empty_ranges.left_out, None),
         applied("scalars", scalars.computed_once, "") as scaled,
         applied("apart", reinplacing.apart, "") as placed,
         applied("rigid kernels", rigid_kernels.operands_as_captured, "") as rigid,
