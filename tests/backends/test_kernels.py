@@ -49,7 +49,8 @@ def sizes(lengths, threads):
     return [sum(len(kernel.source) for kernel in file.values()) for file in distributed]
 
 
-def test_there_is_a_file_for_each_thread_and_none_is_too_large():
+def test_there_is_a_file_for_each_thread_and_none_is_too_large(monkeypatch):
+    monkeypatch.setattr(files, "_SHORT", 1)
     assert sizes([], 1) == []
     assert sizes([5, 4, 3], 1) == [12]
     assert sizes([5, 4, 3, 2], 2) == [7, 7]
@@ -57,9 +58,16 @@ def test_there_is_a_file_for_each_thread_and_none_is_too_large():
     assert max(sizes([files._LARGEST // 4] * 12, 1)) <= files._LARGEST
 
 
+def test_what_is_short_is_one_file():
+    short = files._SHORT
+    assert sizes([5, 4, 3], 8) == [12]
+    assert sizes([short - 1] * 3, 8) == [short - 1] * 3
+    assert sizes([short // 2] * 4, 8) == [short] * 2
+
+
 def test_long_files_are_those_that_were_filled_on_the_way():
     long = files._LONG
-    assert sizes([long // 2, long // 2, 7, long, 5, 6], 2) == [long, long + 7, 6, 5]
+    assert sizes([long // 2, long // 2, 7, long, 5, 6], 2) == [long, long + 7, 11]
     assert sizes([long // 2, long // 2, 7, long, 5, 6], 1) == [2 * long + 18]
 
 
@@ -82,6 +90,7 @@ def test_values_are_eagers_and_an_error_in_a_kernel_is_raised(
 ):
     if broken:
         monkeypatch.setattr(files, "_METHOD", "no C++: %(name)s")
+    monkeypatch.setattr(files, "_SHORT", 1)
     x, weight = torch.randn(5, 8), torch.randn(8, 8)
     places = torch.tensor([4, 0, 0])
     with torch._inductor.config.patch(compile_threads=threads), fresh_cache(dir=str(tmp_path)):

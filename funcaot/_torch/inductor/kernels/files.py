@@ -17,7 +17,10 @@ _NUMBERS = {"int64_t", "float", "double"}
 _LARGEST = 200_000
 
 # A file of so many is worth a run of the C++ compiler while the other kernels are written.
-_LONG = 60_000
+_LONG = 90_000
+
+# A file of fewer takes less time to compile than to read headers for it and to link it.
+_SHORT = 30_000
 
 # How Python calls kernels: without tuples, which is faster than Inductor's own bindings.
 _BINDINGS = """\
@@ -174,10 +177,13 @@ def in_files(kernels: dict[str, Kernel], threads: int) -> list[dict[str, Kernel]
     Args:
         kernels: By name, in their order.
         threads: How many files are compiled at the same time. With several, those that
-            were `filled` are on their way (see ``early``), and the rest is distributed evenly.
+            were `filled` are on their way (see ``early``), and the rest is distributed evenly,
+            over fewer files if these would be short.
     """
     files, rest = filled(kernels) if threads > 1 else ([], kernels)
-    count = min(len(rest), max(threads, -(-_length(rest) // _LARGEST)))
+    length = _length(rest)
+    worthwhile = min(threads, -(-length // _SHORT))
+    count = min(len(rest), max(worthwhile, -(-length // _LARGEST)))
     last: list[dict[str, Kernel]] = [{} for _ in range(count)]
     for name in sorted(rest, key=lambda name: -len(rest[name].source)):
         shortest = min(last, key=_length)
