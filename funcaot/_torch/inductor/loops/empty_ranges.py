@@ -1,8 +1,8 @@
 """Bodies of loops that would run no turn aren't written: ``mended`` enters this.
 
-Inductor writes the body of a loop on the CPU for whole vectors, for what is left over, and number by
-number; where two loops are computed in vectors, five times. A body whose loop has no turn, such as
-that for what is left over of 128 numbers, is written like the others and thrown away.
+Inductor writes the body of a loop on the CPU for whole vectors, for what is left over, and number
+by number; where two loops are computed in vectors, five times. A body whose loop has no turn, such
+as that for what is left over of 128 numbers, is written like the others and thrown away.
 """
 
 from __future__ import annotations
