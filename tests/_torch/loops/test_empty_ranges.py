@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch._inductor.scheduler import SchedulerNode
+from torch._inductor.utils import fresh_inductor_cache
 
 import funcaot
 
@@ -19,7 +20,7 @@ def written(f, x, monkeypatch, **config):
     def taken(compiled):
         sources.append(compiled.source_code)
 
-    with monkeypatch.context() as patch, torch._inductor.utils.fresh_inductor_cache():
+    with monkeypatch.context() as patch, fresh_inductor_cache():
         patch.setattr(SchedulerNode, "codegen", counting)
         patch.setattr("funcaot._torch.inductor.inductor._show_code", taken)
         with funcaot.config.patch(**config):
