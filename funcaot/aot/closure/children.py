@@ -6,6 +6,7 @@ Each step says how the next object is reached, by source text, and the name that
 from __future__ import annotations
 
 import argparse
+import builtins
 import contextvars
 import functools
 import keyword
@@ -267,6 +268,7 @@ def _of_module(module: torch.nn.Module, names: ReadNames) -> Iterator[Step]:
 
 # Which buffers state_dict() has is told by a set that torch alone reads, and only there.
 _TOLD = "_non_persistent_buffers_set"
+_BUILTINS = "__builtins__"
 
 
 def left_out(module: torch.nn.Module, names: ReadNames) -> list[str]:
@@ -348,9 +350,15 @@ def has_tensors_as_keys(things: Iterable[Any]) -> bool:
 
 
 def reads_unseen(environment: Any) -> bool:
-    """Whether code may get attributes by a function that it knows by another name."""
+    """Whether code may get attributes by a function that it knows by another name.
+
+    All globals lead to Python's builtins, where only code that names them looks for one.
+    """
+    names = environment.names
+    asked = names.users_mention(_BUILTINS) or _BUILTINS in names.asked_for
+    passed = None if asked else id(vars(builtins))
     return any(
-        is_unseen(place.name, thing) and environment.is_read(place)
+        place.parent != passed and is_unseen(place.name, thing) and environment.is_read(place)
         for place, thing in environment.identities
     ) or any(map(gets_any, environment.objects.values()))
 

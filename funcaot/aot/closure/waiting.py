@@ -8,15 +8,18 @@ changed them yet. What code can reach them otherwise isn't waited for.
 from __future__ import annotations
 
 import types
-from collections.abc import Set
+from collections.abc import Mapping, Set
+from typing import Any
 
+from funcaot.aot.closure.named.whole import asks_itself
 from funcaot.aot.closure.ran import is_library
 
+_HOOK = "__getattribute__"
 # Code with one of these names may change globals of functions that it doesn't call, or call them
 # where nobody sees it: in another thread.
 _REACHING = frozenset(
     {
-        "__getattribute__",
+        _HOOK,
         "__globals__",
         "attrgetter",
         "getattr_static",
@@ -63,15 +66,23 @@ class Waiting:
         self._functions.setdefault(code, []).append(holder)
         return True
 
-    def started(self, code: types.CodeType, names: Set[str]) -> list[types.FunctionType]:
+    def started(
+        self, code: types.CodeType, names: Set[str], namespace: Mapping[str, Any]
+    ) -> list[types.FunctionType]:
         """The functions that wait no more.
 
         Args:
             code: Code that is about to run.
             names: The names in it.
+            namespace: Its globals.
         """
         self._started.add(code)
-        if names.isdisjoint(_REACHING):
+        reaching = names & _REACHING
+        if reaching == {_HOOK} and asks_itself(code, namespace) is not None:
+            reaching = (
+                frozenset()
+            )  # It gets attributes of an object of a class, and of nothing else.
+        if not reaching:
             return self._functions.pop(code, [])
         self._all_started = True
         found = [function for each in self._functions.values() for function in each]

@@ -177,7 +177,8 @@ class Walk:
         """Reach what a code object names among its globals, and walk on."""
         names = names_of(code)
         self.found.names.add_names(names)
-        for function in () if self._waiting is None else self._waiting.started(code, names.used):
+        waiting = self._waiting
+        for function in () if waiting is None else waiting.started(code, names.used, namespace):
             self.found.names.add(function)
             self._reach_globals(function)
         for module in names.imported:
@@ -380,7 +381,7 @@ class Walk:
             library = is_library(name_of(module))
             for name, child in list(vars(module).items()):
                 key = (identity, name)
-                if key in self._looked_at or not names.mentions(name):
+                if key in self._looked_at or not names.mentions_global(name):
                     continue
                 if is_added(vars(module), name):
                     continue

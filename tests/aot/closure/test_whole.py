@@ -120,7 +120,7 @@ CONFINED = {
     Hooked.__getattribute__: Hooked,
     Mapped.__setattr__: Mapped,
     Mapped.__getattribute__: Mapped,
-    OfObject.__getattribute__: None,
+    OfObject.__getattribute__: OfObject,
     Output.total: Output,
 }
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.patches import require
+from funcaot.base.message_texts import only_for_a_message
 from funcaot.base.scopes import SharedPatch
 
 __all__ = ["told_as_numbers"]
@@ -33,10 +34,11 @@ def _representing(kind: type, plain: Callable[[Any], Any]) -> Callable[[Any], st
     original = _originals[kind]
 
     def represent(number: Any) -> str:
-        asks = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
+        frame = sys._getframe(1)
+        asks = str(frame.f_globals.get("__name__")).partition(".")[0]
         if asks in _TOLD_EXPRESSIONS:
             return original(number)
-        if asks in _WRITING and number.node.has_hint():
+        if number.node.has_hint() and (asks in _WRITING or only_for_a_message(frame)):
             return repr(number.node.hint)
         # The program is for this number then.
         return repr(plain(number))
@@ -46,9 +48,12 @@ def _representing(kind: type, plain: Callable[[Any], Any]) -> Callable[[Any], st
 
 def _formatting(plain: Callable[[Any], Any]) -> Callable[[Any, str], str]:
     def write(number: Any, spec: str) -> str:
-        asks = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
+        frame = sys._getframe(1)
+        asks = str(frame.f_globals.get("__name__")).partition(".")[0]
         if not spec and asks in _TOLD_EXPRESSIONS:
             return str(number)
+        if number.node.has_hint() and only_for_a_message(frame):
+            return format(number.node.hint, spec)
         return format(plain(number), spec)
 
     return write

@@ -19,6 +19,7 @@ import torch
 from funcaot.aot.closure.hashing.hashed import ANY, name_of_kind
 from funcaot.aot.closure.look import module_of
 from funcaot.aot.closure.named.changing import assigned_in, items_in, looked_up_in, read_in
+from funcaot.aot.closure.named.fragments import Fragments
 from funcaot.aot.closure.named.imports import imported_in, is_dotted
 from funcaot.aot.closure.named.patterns import (
     FORMATTING,
@@ -135,7 +136,7 @@ class ReadNames:
         self._kinds: set[type] = {object, torch.nn.Module}
         self._used: set[str] = {"forward"}
         self._read: set[str] = set()
-        self._fragments: set[str] = set()
+        self._fragments = Fragments()
         self._asking: set[type] = set()
         self._functions_ask = False
         self._exact: set[str] = set()
@@ -298,7 +299,7 @@ class ReadNames:
             return True  # Nothing says which of both it was.
         if name in self._items_counted and name in self._items_assigned:
             return True
-        return any(fragment in name for fragment in self._fragments)
+        return self._fragments.are_in(name)
 
     def assigns(self, name: str) -> bool:
         """Whether code of the user's assigns something of this name."""
@@ -324,7 +325,13 @@ class ReadNames:
         """Whether code reached so far may get an attribute of this name."""
         if self._all or name in self._used or name in self._exact:
             return True
-        return any(fragment in name for fragment in self._fragments)
+        return self._fragments.are_in(name)
+
+    def mentions_global(self, name: str) -> bool:
+        """The same of a module's attribute, where ``"_" + name`` would be half of a library's."""
+        if self._all or name in self._used or name in self._exact:
+            return True
+        return self._fragments.name(name)
 
     def asks(self, holder: object) -> bool:
         """Whether code may look for attributes of an object: it's a user's, or a function does."""
@@ -341,7 +348,7 @@ class ReadNames:
     def _add(self, names: Names) -> None:
         self._used |= names.used
         self._read |= names.read
-        self._fragments |= names.fragments
+        self._fragments.add(names.fragments)
         if "__globals__" in names.used:
             self.texts_of_globals |= names.fragments
         self._add_assigned(names)

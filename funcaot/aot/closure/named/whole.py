@@ -233,7 +233,7 @@ class _Asks:
             asked = steps[at].opname.startswith("LOAD_")
             return asked and (self._is_first(before) or _is_stored_in(after))
         if name == "__getattribute__":
-            return self._is_of_super(steps, at)
+            return self._is_of_super(steps, at) or self._is_of_object(before, after)
         return (
             name == "fields"
             and self.namespace.get(name) is dataclasses.fields
@@ -242,6 +242,11 @@ class _Asks:
             and self._is_first(after[0])
             and after[1].opname == "CALL"
         )
+
+    def _is_of_object(self, before: dis.Instruction, after: Sequence[dis.Instruction]) -> bool:
+        """Whether it is ``object.__getattribute__(self, ...)``."""
+        known = (before.opname, before.argval) == ("LOAD_GLOBAL", "object")
+        return known and "object" not in self.namespace and any(map(self._is_first, after[:1]))
 
     def _is_first(self, step: dis.Instruction) -> bool:
         return step.argval == self.first and step.opname.startswith(_LOADS)
