@@ -30,6 +30,13 @@ def refusing_changes(
 
     @wraps(hook, updated=())
     def run(*given: Any) -> Any:
+        if getattr(hook, "__module__", None) == "torch.autograd.graph":
+            # It asks autograd for nodes of the tensors that it was registered on.
+            raise UnsupportedError(
+                f"{name} calls backward(), which reaches a tensor that "
+                "torch.autograd.graph.register_multi_grad_hook was called on before.",
+                remedy="register it inside; or call backward() outside of it.",
+            )
         watch = watch_of((hook,), name)
         looked = watch.look()
         result = hook(*given)

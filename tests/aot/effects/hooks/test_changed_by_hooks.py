@@ -82,6 +82,22 @@ def test_objects():
     assert counter.number == 0 and last.last is None
 
 
+def test_several_tensors():
+    x, y, log = leaf(), leaf(), []
+
+    def register():
+        hook = log.append
+        return torch.autograd.graph.register_multi_grad_hook((x, y), lambda found: hook(len(found)))
+
+    handle = register()
+    compiled = step(x, log)
+    with pytest.raises(UnsupportedError, match="register_multi_grad_hook"):
+        compiled(torch.ones(2))
+    handle.remove()
+    compiled(torch.ones(2))
+    assert log == [] and torch.equal(x.grad, torch.ones(2))
+
+
 def test_runs_as_it_is():
     x, log = leaf(), []
     appended(x, log, "gradient")
