@@ -98,6 +98,21 @@ def test_several_tensors():
     assert log == [] and torch.equal(x.grad, torch.ones(2))
 
 
+def test_hooks_of_all_modules():
+    log, linear = [], torch.nn.Linear(2, 2)
+    handle = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, given, result: log.append(result.detach())
+    )
+    try:
+        with pytest.raises(UnsupportedError, match="a hook of all modules that changes log"):
+            funcaot.compile(lambda x: linear(x), backend="eager")(torch.ones(2))
+        assert log == []
+        reaching = funcaot.compile(lambda x: (linear(x), len(log))[0], backend="eager")
+        assert_close([reaching(torch.ones(2)) for _ in range(2)], log)
+    finally:
+        handle.remove()
+
+
 def test_runs_as_it_is():
     x, log = leaf(), []
     appended(x, log, "gradient")
