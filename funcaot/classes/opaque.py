@@ -323,8 +323,12 @@ class Captor(Protocol):
         """Call a Function through the operator."""
         ...
 
-    def calling(self) -> contextlib.AbstractContextManager[None]:
-        """While a Function is called, which switches grad mode off for its forward."""
+    def calling(self, function: type | None = None) -> contextlib.AbstractContextManager[None]:
+        """While a Function is called, which switches grad mode off for its forward.
+
+        Args:
+            function: The Function, if it is called as in eager.
+        """
         ...
 
     def running_rule(self) -> contextlib.AbstractContextManager[bool]:

@@ -110,8 +110,8 @@ def _error(name: str, got: str, leaves: tuple[torch.Tensor, ...]) -> KeepsGraphE
         "for it inside",
         expected="tensors without a graph",
         got=got,
-        remedy="keep what it is computed from (`ctx.x = x.detach().requires_grad_()`), and compute "
-        "it again in backward, under torch.enable_grad().",
+        remedy="keep what it is computed from (`ctx.save_for_backward(x)`), and in backward "
+        "compute it again from `x.detach().requires_grad_()`, under torch.enable_grad().",
     )
     error.leaves = leaves
     return error

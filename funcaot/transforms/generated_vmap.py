@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from funcaot._torch.autograd.autograd import new_function_class
-from funcaot._torch.levels.functorch import pytree
+from funcaot._torch.levels.functorch import is_level_failure, pytree
 from funcaot._torch.tracing.tracing_errors import READS_BATCHED_VALUES
 from funcaot.classes.class_cache import cache_of
 from funcaot.classes.context import RecordingContext
@@ -20,7 +22,7 @@ from funcaot.classes.traits import (
     has_jvp,
     origin_of,
 )
-from funcaot.errors import RuleError
+from funcaot.errors import FuncaotError, RuleError, UnsupportedError
 from funcaot.rules.batching import batch_size_of, run_batched, with_dimension
 from funcaot.rules.generated.complete import completed
 from funcaot.rules.looping import run_batched_or_looped, run_looped
@@ -138,6 +140,29 @@ def _explain_values(function: type, error: RuntimeError) -> None:
         ) from error
 
 
+@contextlib.contextmanager
+def _explaining_leaves(function: type) -> Iterator[None]:
+    """Say what to write instead where forward begins a graph of its own, of batched tensors.
+
+    Raises:
+        UnsupportedError: It does.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, FuncaotError) or not is_level_failure(error):
+            raise
+        raise UnsupportedError(
+            f"{display_name(function)} was called under vmap, and its forward or setup_context "
+            "runs autograd itself",
+            expected="operations that vmap batches",
+            got=str(error).splitlines()[0],
+            remedy="keep `x` by ctx.save_for_backward(x), and in backward compute with "
+            "`x.detach().requires_grad_()` under torch.enable_grad(); or define `vmap`.",
+            where=defined_at(function),
+        ) from error
+
+
 class _Vmapped:
     """The four staticmethods of a vmapped Function."""
 
@@ -191,7 +216,8 @@ class _Vmapped:
 
     def forward(self, *operands: Any) -> Any:
         size = self._size(operands)
-        output, dims = self._run(self.function.forward, operands, self.in_dims, size)
+        with _explaining_leaves(origin_of(self.function)):
+            output, dims = self._run(self.function.forward, operands, self.in_dims, size)
         if isinstance(output, tuple):
             if self.batches_outputs:
                 output, dims = _all_batched(output, dims, size)
@@ -231,13 +257,14 @@ class _Vmapped:
         inputs_at = {j: inputs_at[id(v)] for j, v in enumerate(values) if id(v) in inputs_at}
         dims = (self.in_dims, dimensions.dims)
         # Never in a loop: attributes of ctx that aren't tensors have to hold for every example.
-        kept, kept_dims = run_batched(
-            example,
-            (tuple(inputs), tuple(values)),
-            dims,
-            batch_size=size,
-            randomness=self.randomness,
-        )
+        with _explaining_leaves(origin_of(self.function)):
+            kept, kept_dims = run_batched(
+                example,
+                (tuple(inputs), tuple(values)),
+                dims,
+                batch_size=size,
+                randomness=self.randomness,
+            )
         self._replay(ctx, inputs, values, found, kept)
         saved_dims, forward_dims, attribute_dims = kept_dims if any(kept) else ((), (), ())
         recorder = found["recorder"]

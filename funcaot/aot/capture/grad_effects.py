@@ -26,6 +26,7 @@ from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.hashing.hashed import ANY
 from funcaot.aot.closure.named.code_names import names_of
+from funcaot.aot.state.changed_by_hooks import refusing_changes
 from funcaot.aot.state.known_hooks import KnownHook, are_known, hooks_of, owner_of
 from funcaot.aot.state.optimizer_step import (
     FirstStepError,
@@ -354,9 +355,9 @@ class GradientTracker(TorchFunctionMode):
             _set(seen, before)
         entered = _get(seen)
         handles = [
-            torch.Tensor.register_post_accumulate_grad_hook(seen, hook)
+            torch.Tensor.register_post_accumulate_grad_hook(seen, self._refusing(hook))
             if hook in accumulated
-            else torch.Tensor.register_hook(seen, hook)
+            else torch.Tensor.register_hook(seen, self._refusing(hook))
             for hook in hooks
         ]
         slot = _Slot(real, position, seen, before, entered, handles, accumulates)
@@ -370,6 +371,10 @@ class GradientTracker(TorchFunctionMode):
             ran.note(function.__code__, function.__globals__)
             if "vars" in names_of(function.__code__).used:
                 ran.whole.add(ANY)  # Nobody has seen of what.
+
+    def _refusing(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        function: Any = self._function
+        return refusing_changes(hook, self._name, lambda: function.environment)
 
     def _note_owners(self, hooks: Sequence[Any]) -> None:
         """What methods among hooks read of their objects is compared."""

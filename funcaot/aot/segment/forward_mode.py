@@ -20,7 +20,8 @@ from funcaot.aot.segment.forward_trace import (
 from funcaot.aot.segment.segment import Form, Operand, Segment
 from funcaot.aot.segment.unread import closure_of_read
 from funcaot.aot.tape.masks import use_kept_masks
-from funcaot.errors import MissingRuleError, UnsupportedError
+from funcaot.classes.traits import display_name, has_jvp
+from funcaot.errors import MissingRuleError, RuleError, UnsupportedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,7 +297,11 @@ def _pushed(
             "that calls torch.func.jvp, jacfwd or hessian.",
         )
     positions = [index for index, _ in outputs]
+    called = _called_plainly(segment, list(given), positions)
+    if any(map(has_jvp, called)):
+        _refuse_plain_calls(segment, called)
     if segment.order == 0 and (hidden or any(map(has_forward_rule, between))):
+        _refuse_plain_calls(segment, called)
         try:
             return push_forward(segment, given, positions)
         except (MissingRuleError, NotImplementedError):
@@ -311,11 +316,40 @@ def _pushed(
     except (MissingRuleError, RuntimeError, AssertionError) as error:
         if _refuse_tangled(segment, list(given)):
             raise _tangled(segment) from error
+        if isinstance(error, RuleError) and called:
+            raise
+        _refuse_plain_calls(segment, called)
         # An op or a Function without a backward; forward mode may be all that it has.
         try:
             return push_forward(segment, given, positions)
         except UnsupportedError as refusal:
             raise refusal from error
+
+
+def _called_plainly(
+    segment: Segment, moving: Sequence[int], outputs: Sequence[int]
+) -> Sequence[type]:
+    """Functions that were called as eager calls them, where tangents may go through.
+
+    What the tape has of these is what their forward does, which isn't their rule.
+    """
+    if segment.order > 0 or not segment.tape.called_plainly:
+        return ()
+    touched = nodes_between(segment, moving, outputs, cut=False)
+    return tuple({node.meta["called"] for node in touched if node.meta.get("called")})
+
+
+def _refuse_plain_calls(segment: Segment, called: Sequence[type]) -> None:
+    if called:
+        name = display_name(called[0])
+        raise UnsupportedError(
+            f"Under forward mode, {segment.settings.name} calls {name}, which is no node of the "
+            "program: it is given an object with tensors inside or a container that it changes, "
+            "or keeps a graph. Its jvp can't be asked then, and its backward can't be transposed, "
+            "or not together with a torch.no_grad() region or another Function's jvp.",
+            remedy="pass the tensors inside as operands of their own, and keep on ctx what the "
+            "graph is computed from; or take the tangents of the function uncompiled.",
+        )
 
 
 def _transposed_twice(

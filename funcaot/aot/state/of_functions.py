@@ -201,6 +201,19 @@ class OfRule(OfFunctions):
         """While the rule runs."""
         return Follower(self._started, Outside())
 
+    def changed_beside(self, looked: list[Contents], environment: Environment) -> str | None:
+        """What changed since a look that others don't reach, as text.
+
+        Args:
+            looked: What everything held.
+            environment: What others reach.
+        """
+        with untraced():
+            for _, bag in self._since(looked):
+                if bag.holder not in environment.objects and self._changes.has_changed(bag):
+                    return path_of(self._environment, bag.holder)
+        return None
+
     def _started(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
         self._walk.add_code(code, namespace)
         self._snapshots.update()

@@ -31,6 +31,7 @@ from funcaot.aot.closure.where import path_of
 from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.advancing import Draws, refuse_iterators
+from funcaot.aot.state.changed_by_hooks import HooksOfAllModules
 from funcaot.aot.state.held import Held, refuse_counted
 from funcaot.aot.state.of_functions import Everything, OfFunctions
 from funcaot.aot.state.open_settings import OpenSettings
@@ -212,7 +213,7 @@ class StateTracker:
         self.open.put(environment)
         snapshots = state.Snapshots(environment)
         bags = snapshots.bags
-        held, draws = Held(environment), Draws(environment)
+        held, draws, hooks = Held(environment), Draws(environment), HooksOfAllModules(self.name)
 
         def started(code: types.CodeType, namespace: dict[str, Any]) -> None:
             """See what the globals of code are before it runs, which may change them."""
@@ -246,6 +247,7 @@ class StateTracker:
             if reads_unseen(environment):
                 environment.names.read_all()
             self.open.refuse_functions(of_functions.called)
+            hooks.refuse_changes(environment)
             self._refuse(draws, held, snapshots)
             self._note_changes(bags, copies, changes)
         except Exception as error:

@@ -43,6 +43,7 @@ class NodeNotes:
         self._in_rule = False
         self._grad_mode_of_call: bool | None = None
         self._forward_mode_of_call: bool | None = None
+        self._called: type | None = None
         # Views made in `no_grad`, by what makes them.
         self._hidden_views: set[tuple[Any, str]] = set()
 
@@ -59,6 +60,7 @@ class NodeNotes:
         # Functionalization makes a detached tensor anew where its memory was written to.
         detaching |= node.target is torch.ops.aten.detach.default and not tracing.in_backward()
         node.meta["detached"] = detaching and self._detaches()
+        node.meta["called"] = self._called
         node.meta["write"] = self._mode.writing
         node.meta["seen_detached"] = self._mode.detached_writes.writing
 
@@ -75,10 +77,15 @@ class NodeNotes:
             yield self._in_function
 
     @contextlib.contextmanager
-    def calling(self) -> Iterator[None]:
-        """While a Function is called, which switches both modes off for its forward."""
+    def calling(self, function: type | None = None) -> Iterator[None]:
+        """While a Function is called, which switches both modes off for its forward.
+
+        Args:
+            function: The Function, if what its forward does is recorded.
+        """
         with holding(
             self,
+            _called=function or self._called,
             _grad_mode_of_call=torch.is_grad_enabled(),
             _forward_mode_of_call=is_forward_grad_enabled(),
         ):

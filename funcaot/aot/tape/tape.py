@@ -281,9 +281,9 @@ class Tape:
                 value = value._neg_view()
         return value
 
-    def calling(self) -> contextlib.AbstractContextManager[None]:
+    def calling(self, function: type | None = None) -> contextlib.AbstractContextManager[None]:
         """While a Function is called, which switches grad mode off for its forward."""
-        return self._notes.calling()
+        return self._notes.calling(function)
 
     def severs(self, result: torch.Tensor, cotangents: Sequence[torch.Tensor]) -> bool:
         """Whether a gradient was computed from cotangents where autograd doesn't see it."""

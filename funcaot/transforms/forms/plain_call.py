@@ -60,6 +60,7 @@ from funcaot.transforms.forms.numbers import (
 )
 from funcaot.transforms.forms.own_graph import with_own_graph
 from funcaot.transforms.forms.reaching_back import entering, reached_by_backward
+from funcaot.transforms.forms.transposed import to_be_transposed
 
 __all__ = ["call_in_backward", "call_in_capture", "calling_plainly"]
 
@@ -287,8 +288,10 @@ def _plainly(
         function = entering(function, captor)
     if leaves is not None and has_backward(function):
         function, operands = with_own_graph(function, operands, _as_entered(leaves)[0])
+    if has_backward(function):
+        function = to_be_transposed(function)
     native = plan.native if function is plan.function else past_interception(function)
-    with captor.calling():
+    with captor.calling(plan.function):
         result = native(*operands)
     if contents is not None and contents.changed():
         raise ChangesGivenError.of(display_name(plan.function))
