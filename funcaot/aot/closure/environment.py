@@ -15,6 +15,7 @@ from typing import Any
 
 from funcaot.aot.closure.named.code_names import ReadNames
 from funcaot.aot.closure.named.entered import set_on_entering
+from funcaot.aot.closure.named.given import Given
 from funcaot.aot.closure.ran import Ran
 
 _CHANGEABLE = (list, dict, set, deque)
@@ -103,6 +104,31 @@ class Environment:
             if not read:
                 return frozenset(unread)
             unread = unread.difference(read)
+
+    def named_above(self, identity: int) -> frozenset[str]:
+        """The names by which code reaches a container, or the outermost one that it is within."""
+        names, seen, waiting = set[str](), {identity}, [identity]
+        while waiting:
+            places = self.places.get(waiting.pop(), ())
+            names.update(place.name for place in places if place.name)
+            above = {place.parent for place in places if not place.name} - seen
+            seen |= above
+            waiting += above
+        return frozenset(names)
+
+    def counts_items(self, identity: int) -> bool:
+        """Whether code counts in items of a container, by its name or that of one around it."""
+        return any(map(self.names.counts_items, self.named_above(identity)))
+
+    def may_hold_items(self, thing: Any, given: Given) -> bool:
+        """Whether code may have assigned an item of a container that was there."""
+        if not isinstance(thing, _CHANGEABLE) or id(thing) in self.namespaces:
+            return False
+        above = self.named_above(id(thing))
+        adds = isinstance(thing, set | deque) and bool(above)
+        if not (adds or any(map(self.names.assigns_items, above))):
+            return False
+        return given.may_hold_items(thing, self.names)
 
     def _never_looked_into(self, containers: Set[int]) -> Set[int]:
         """Those of them that code gets no item from, as ``kept["a"].append(x)`` does."""

@@ -92,24 +92,31 @@ def scan_what_ran(
         new = names.add_asked(looked_for(names, walk.found.objects.values(), walk.strings))
         if children.reads_unseen(walk.found) and not names.reads_everything:
             names.read_all()
-        elif not names.add_exact(texts | walk.names_of_getters()) and not new:
-            break
+        elif not names.add_exact(texts | walk.names_of_getters() | _looked_into(walk, given)):
+            if not new:
+                break
     found = walk.found
-    found.settings = [
-        (place, value)
-        for place, value in found.settings
-        if assigned_too
-        or found.is_read(place)
-        or (
-            given is not None
-            and place.parent not in found.unread
-            and not found.is_set_first(place)
-            and given.may_hold(place.parent, place.name, value, names)
-        )
-    ]
-    for kept in ("identities", "arrays"):
-        setattr(found, kept, [item for item in getattr(found, kept) if found.is_read(item[0])])
+
+    def matters(place: Place, value: Any) -> bool:
+        if found.is_read(place):
+            return True
+        if given is None or place.parent in found.unread or found.is_set_first(place):
+            return False
+        return given.may_hold(place.parent, place.name, value, names)
+
+    found.settings = [item for item in found.settings if assigned_too or matters(*item)]
+    found.identities = [item for item in found.identities if matters(*item)]
+    found.arrays = [item for item in found.arrays if found.is_read(item[0])]
     return found
+
+
+def _looked_into(walk: Walk, given: Given | None) -> set[str]:
+    """Names of containers in which code does more than it seems to, which is to add and count."""
+    found = walk.found
+    if given is None:
+        return set()
+    containers = {i for i, thing in found.objects.items() if found.may_hold_items(thing, given)}
+    return {name for i in containers | given.items_made_of_old for name in found.named_above(i)}
 
 
 class Walk:

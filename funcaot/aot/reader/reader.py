@@ -27,10 +27,20 @@ from funcaot.aot.closure.where import Key, key_of, objects_at, path_of, places_o
 from funcaot.aot.reader.leaks import warn_of_leaks
 from funcaot.aot.reader.named_numbers import NamedNumbers, named_numbers
 from funcaot.aot.reader.reached_tensors import ReachedTensors, reached_tensors
-from funcaot.aot.reader.reader_changes import write_changed, write_counted, write_kind
+from funcaot.aot.reader.reader_changes import (
+    given_by,
+    kept_by,
+    kept_things,
+    read_first,
+    write_changed,
+    write_counted,
+    write_kind,
+    write_moved,
+)
 from funcaot.aot.reader.reader_code import Explanation
 from funcaot.aot.reader.reader_identity import (
     containers_read,
+    write_assigned,
     write_distinct,
     write_functions_of_modules,
     write_identities,
@@ -51,7 +61,7 @@ from funcaot.aot.reader.reader_tensors import (
 )
 from funcaot.aot.reader.reader_untouched import write_kept_as
 from funcaot.aot.state.advancing import refuse_iterators
-from funcaot.aot.state.state import Bag, bag_at, name_of
+from funcaot.aot.state.state import Bag, bag_at
 from funcaot.aot.state.state_effects import Site, StateEffects, Stored
 from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.errors import UnsupportedError
@@ -130,7 +140,8 @@ def make_reader(
     """
     leaves, name = tracker.leaves, tracker.name
     root = tracker.root
-    environment = _scanned(root, leaves, tracker.ran, _given(tracker))
+    given = given_by(tracker)
+    environment = _scanned(root, leaves, tracker.ran, given)
     if tracker.names:
         environment.given = {id(leaf): tracker.names[at] for at, leaf in _holders(tracker)}
     if environment.escaped:
@@ -145,6 +156,7 @@ def make_reader(
     numbers = named_numbers(tracker, environment, settings, tensors)
     writer, values, positions = _written(environment, tracker, tensors)
     _write_changed(writer, tracker)
+    write_assigned(writer, given, {*kept_by(tracker).values()}, {*map(id, tensors)})
     stored = None
     if any((tracker.found, tracker.in_arguments, tracker.kept, tracker.returned, tracker.written)):
         sites = tuple(_site(environment, bag) for bag, _ in tracker.found)
@@ -175,27 +187,13 @@ def _reached_otherwise(environment: Environment, leaves: Sequence[Any]) -> tuple
     )
 
 
-def _given(tracker: StateTracker) -> Given:
-    """What the function gives new values."""
-    changed, made_of_old = set[tuple[int, Any]](), set[Any]()
-    for bag, change in tracker.found:
-        # A class is compared wherever an object of it is.
-        holder = 0 if isinstance(bag.thing, type) else bag.holder
-        for key, _ in (*change.assigned, *change.counted, *change.computed):
-            name = name_of(bag, key, tracker.environment)
-            if key in change.made_of_old:
-                made_of_old.add(name)
-            else:
-                changed.add((holder, name))
-    return Given(frozenset(changed), frozenset(made_of_old))
-
-
 def _write_changed(writer: EnvironmentWriter, tracker: StateTracker) -> None:
     for bag, change in tracker.found:
         if change.compared:
             write_changed(writer, bag, change)
         elif bag.is_container:
             write_kind(writer, bag)
+        write_moved(writer, bag, change)
         if change.counted:
             write_counted(writer, bag, change)
     write_shared(writer, [bag.holder for bag, _ in tracker.found if bag.is_container])
@@ -220,13 +218,9 @@ def _stored(
     sites: tuple[Site, ...],
 ) -> tuple[StateEffects, list[int]]:
     """What a call stores, and the objects that it goes through for that, by ``id``."""
-    finder = EnvironmentWriter(tracker.environment, tracker.root)
+    finder = EnvironmentWriter(read_first(tracker.environment, environment), tracker.root)
     things = [finder.thing(bag) for bag, _ in tracker.found]
-    for place in tracker.kept:
-        if isinstance(place, Bag):
-            things.append(finder.thing(place))
-        elif isinstance(place, Place):
-            things.append(finder.at(place))
+    things += kept_things(finder, tracker)
     if tracker.computed:
         write_numbers(finder, tracker.open, tracker.computed, positions)
     changed = [*finder.variables]
@@ -290,7 +284,7 @@ def remade_reader(
         tracker.in_arguments, tracker.computed = state.in_arguments, numbers.computed
         tracker.read_off, tracker.returned = state.read_off, state.returned
         tracker.written = state.written
-        environment = _scanned(tracker.root, tracker.leaves, tracker.ran, _given(tracker))
+        environment = _scanned(tracker.root, tracker.leaves, tracker.ran, given_by(tracker))
     if tracker.names:
         environment.given = {id(leaf): tracker.names[at] for at, leaf in _holders(tracker)}
     named = places_of_tensors(environment)

@@ -2,10 +2,127 @@
 
 from __future__ import annotations
 
-from funcaot.aot.closure.constants import is_setting
+from collections import deque
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from funcaot.aot.closure.constants import is_immutable, is_setting
+from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.named.given import Given
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.state.state import MISSING, Bag, name_of
 from funcaot.aot.state.state_effects import Change
+from funcaot.aot.state.state_tracker import StateTracker
+
+
+def given_by(tracker: StateTracker) -> Given:
+    """What a function gives new values.
+
+    Args:
+        tracker: What it stores.
+    """
+    changed, made_of_old, counted = set[tuple[int, Any]](), set[Any](), set[int]()
+    items: dict[int, frozenset[Any]] = {}
+    for bag, change in tracker.found:
+        if bag.is_container:
+            items[bag.holder] = _keys_changed(bag, change)
+            if change.makes_items and tracker.environment.counts_items(bag.holder):
+                counted.add(bag.holder)
+        # A class is compared wherever an object of it is.
+        holder = 0 if isinstance(bag.thing, type) else bag.holder
+        for key, _ in (*change.assigned, *change.counted, *change.computed):
+            name = name_of(bag, key, tracker.environment)
+            if key in change.made_of_old:
+                made_of_old.add(name)
+            else:
+                changed.add((holder, name))
+    return Given(frozenset(changed), frozenset(made_of_old), frozenset(counted), items)
+
+
+def _keys_changed(bag: Bag, change: Change) -> frozenset[Any]:
+    """The keys of a container at which something else is now; of a sequence from both its ends."""
+    keys = {key for key, _ in (*change.assigned, *change.counted, *change.computed)}
+    if change.contents is not None and not isinstance(bag.before, dict):
+        keys.update(i for i, came in enumerate(change.contents) if came != (True, i))
+    if isinstance(bag.before, dict):
+        return frozenset(keys)
+    return frozenset(keys | {key - len(bag.before) for key in keys})
+
+
+def write_moved(writer: EnvironmentWriter, bag: Bag, change: Change) -> None:
+    """Write what tells where the items of a list came from that are somewhere else in it now.
+
+    Where one object was there twice, either may have been moved. Equal numbers are one object
+    wherever they come from.
+
+    Args:
+        writer: The writer, which has written the other checks.
+        bag: A list or deque that it changes.
+        change: What it changes there.
+    """
+    if bag.holder not in writer.environment.objects or isinstance(bag.thing, dict | set):
+        return
+    moved = {old for new, (kept, old) in enumerate(change.contents or ()) if kept and new != old}
+    if not (moved or (change.added and isinstance(bag.thing, deque))):
+        return
+    at, path = writer.thing(bag), writer.says(bag.holder)
+    first: dict[int, int] = {}
+    for index, value in enumerate(bag.before):
+        found = first.setdefault(id(value), index)
+        if index in moved and is_immutable(value):
+            writer.require_setting(f"{at}[{index}]", value, f"{path}[{index}]")
+        elif found != index:
+            says = f"{path}[{found}] and {path}[{index}] are one object"
+            writer.require(f"{at}[{found}] is {at}[{index}]", says)
+
+
+def kept_by(tracker: StateTracker) -> dict[int, int]:
+    """Where objects that were there before, and that it returns or stores, are in its result."""
+    kept = {id(place): at for at, place in enumerate(tracker.kept) if isinstance(place, Place)}
+    found = {
+        kept[id(place)]: identity
+        for identity, places in tracker.environment.places.items()
+        for place in places
+        if id(place) in kept
+    }
+    found |= {at: place.holder for at, place in enumerate(tracker.kept) if isinstance(place, Bag)}
+    return found
+
+
+def kept_things(finder: EnvironmentWriter, tracker: StateTracker) -> list[str]:
+    """The expressions that find these, but for what is found among the arguments.
+
+    Args:
+        finder: Of an environment that `read_first` gives.
+        tracker: What the function stores.
+    """
+    known, things = kept_by(tracker), list[str]()
+    for at, place in enumerate(tracker.kept):
+        places = finder.environment.places.get(known.get(at, 0))
+        if isinstance(place, Bag | Place) and places:
+            things.append(finder.at(places[0]))
+        elif isinstance(place, Bag):
+            things.append(finder.thing(place))
+        elif isinstance(place, Place):
+            things.append(finder.at(place))
+    return things
+
+
+def read_first(before: Environment, environment: Environment) -> Environment:
+    """What was reached, each thing first where code reads it: that is compared in each call."""
+    places = {
+        identity: sorted(found, key=partial(_is_unread, environment, identity))
+        for identity, found in before.places.items()
+    }
+    return replace(before, places=places)
+
+
+def _is_unread(environment: Environment, identity: int, place: Place) -> bool:
+    if not environment.is_read(place):
+        return True
+    known = environment.places.get(identity, ())
+    return not any((p.parent, p.access) == (place.parent, place.access) for p in known)
 
 
 def write_changed(writer: EnvironmentWriter, bag: Bag, change: Change) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot.aot.closure.children import has_tensors_as_keys
+from funcaot.aot.closure.constants import is_immutable
 from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.named.code_names import names_of
-from funcaot.aot.closure.where import text_of
+from funcaot.aot.closure.named.given import Given
+from funcaot.aot.closure.where import path_of, text_of
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.reader.reader_untouched import unless_untouched
 from funcaot.aot.reader.told import shown
@@ -24,6 +28,7 @@ _OPERATORS = frozenset(
     if name.startswith("__") and name.endswith("__") and callable(getattr(torch.Tensor, name))
 )
 _CHANGEABLE = (list, dict, set, bytearray)
+_PART = re.compile(r"\{parent\}\._(?:_dict__|parameters|buffers|modules)\['(\w+)'\]")
 _KEPT_IN = (list, dict, set, deque)
 
 
@@ -89,6 +94,58 @@ def write_shared(writer: EnvironmentWriter, changed: Iterable[int]) -> None:
         if len(each) > 1:
             says = f"{len(each)} things of {kind.__name__}, some changed, are as many objects"
             _require_as_many(writer, each, says)
+
+
+def write_assigned(
+    writer: EnvironmentWriter, given: Given, kept: Set[int], compared: Set[int]
+) -> None:
+    """What code may have assigned where that already was is still what something else is.
+
+    ``self.last = self.state`` changes nothing where both are one tensor.
+
+    Args:
+        writer: The writer, which has written everything else.
+        given: What the code gave new values.
+        kept: Objects that it stores or returns, by ``id``; nothing says where it has them from.
+        compared: Tensors that are compared in all places.
+    """
+    environment = writer.environment
+    if environment.names.assigns("grad"):
+        _write_gradients(writer)
+    for identity, thing in environment.objects.items():
+        places = environment.places.get(identity, ())
+        if len(places) < 2 or identity in compared or is_immutable(thing):
+            continue
+        assigned = [place for place in places if _may_be_assigned(environment, place, given)]
+        if assigned or identity in kept:
+            read = [p for p in places if p not in assigned and environment.is_read(p)]
+            first, *others = (*read, *assigned) or places[:1]
+            for place in others:
+                says = f"{text_of(environment, place)} is {text_of(environment, first)}"
+                writer.require(f"{writer.at(place)} is {writer.at(first)}", says)
+
+
+def _write_gradients(writer: EnvironmentWriter) -> None:
+    """Gradients that code also finds somewhere else are what they were."""
+    environment = writer.environment
+    for identity, thing in [*environment.objects.items()]:
+        if not isinstance(thing, torch.Tensor) or not thing.is_leaf:
+            continue
+        gradient = thing.grad
+        for place in () if gradient is None else environment.places.get(id(gradient), ()):
+            says = f"{path_of(environment, identity)}.grad is {text_of(environment, place)}"
+            writer.require(f"{writer.variable(identity)}.grad is {writer.at(place)}", says)
+
+
+def _may_be_assigned(environment: Environment, place: Place, given: Given) -> bool:
+    """Whether code may have assigned what was at a place; in a container, nothing says which."""
+    names = environment.names
+    part = _PART.fullmatch(place.access)
+    name = part[1] if part else place.name
+    if name:
+        changed = {(place.parent, name), (0, name)} & given.changed
+        return not changed and names.assigns(name)
+    return isinstance(environment.objects[place.parent], (*_KEPT_IN, ContextVar))
 
 
 def _require_as_many(writer: EnvironmentWriter, each: Sequence[str], says: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -77,14 +78,19 @@ class Changes:
                 raise self.unsupported(f"changes {path}, a set with tensors", "keep a list")
             new = tuple(item for item in items if item not in set(before))
             items = (*before, *new) if len(items) == len(before) + len(new) else items
+        pushed = _pushed(bag.thing, items, before)
+        if pushed is not None:
+            return self._of_added(path, pushed, read=read)
         grown = len(items) > len(before) and all(map(_same, items, before))
         if not grown and (computed := self._computed_items(bag, items, before)):
             return Change(path, computed=computed, left_open=frozenset(dict(computed)))
         if not grown:
             counted = () if read else self._counted_items(bag, items, before)
             return Change(path, counted=counted) if counted else self._of_contents(bag, path, items)
-        added = tuple(self._position(value) for value in items[len(before) :])
-        return Change(path, added=added, compared=read)
+        return self._of_added(path, items[len(before) :], read=read)
+
+    def _of_added(self, path: str, new: Sequence[Any], *, read: bool) -> Change:
+        return Change(path, added=tuple(map(self._position, new)), compared=read)
 
     def _of_contents(self, bag: Bag, path: str, items: Sequence[Any]) -> Change:
         old = {id(value): index for index, value in reversed(list(enumerate(bag.before)))}
@@ -203,8 +209,7 @@ class Changes:
         environment = self._environment
         if bag.named:
             return environment.names.counts(state.name_of(bag, key, environment))
-        names = [place.name for place in environment.places.get(bag.holder, ())]
-        return any(map(environment.names.counts_items, names))
+        return environment.counts_items(bag.holder)
 
     def _of_pairs(self, path: str, before: dict[Any, Any], now: dict[Any, Any]) -> Change:
         keys = [*before]
@@ -251,6 +256,18 @@ class Changes:
     def unsupported(self, what: str, remedy: str) -> UnsupportedError:
         """An error about the captured function."""
         return UnsupportedError(f"{self._name} {what}.", remedy=f"{remedy}.")
+
+
+def _pushed(thing: Any, items: Sequence[Any], before: Sequence[Any]) -> Sequence[Any] | None:
+    """What was appended to a deque that has a longest length, if nothing else happened to it."""
+    longest = thing.maxlen if isinstance(thing, deque) else None
+    if longest is None or len(items) != longest:
+        return None
+    for count in range(1, longest):
+        kept = items[: longest - count]
+        if len(kept) <= len(before) and all(map(_same, kept, before[len(before) - len(kept) :])):
+            return items[longest - count :]
+    return None
 
 
 def _entries(contents: Any) -> dict[Any, Any]:

@@ -50,6 +50,11 @@ class Change:
     computed: tuple[tuple[Any, int], ...] = ()
     left_open: frozenset[Any] = frozenset()
 
+    @property
+    def makes_items(self) -> bool:
+        """Whether some values are others now, and not by counting."""
+        return bool(self.assigned or self.computed) or self.contents is not None
+
     def apply(self, thing: Any, values: Sequence[Any], numbers: Sequence[Any] = ()) -> None:
         """Make the change to the thing of a call."""
         for key, position in self.computed:

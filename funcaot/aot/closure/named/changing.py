@@ -7,12 +7,16 @@
 from __future__ import annotations
 
 import dis
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-__all__ = ["assigned_in", "items_in", "looked_up_in", "read_in"]
+__all__ = ["ANY_KEY", "assigned_in", "items_in", "keys_in", "looked_up_in", "read_in"]
 
-_ADDING = {"append", "appendleft", "extend", "extendleft", "add"}
+ANY_KEY = object()  # The key that a variable is.
+
+_ADDING = {"append", "extend", "add"}
 _ASSIGNS = {"STORE_GLOBAL", "STORE_ATTR", "STORE_DEREF"}
 _SIMPLE = ("LOAD_CONST", "LOAD_FAST", "LOAD_SMALL_INT", "LOAD_DEREF")
 _MOVING = ("SWAP", "LOAD_FAST")
@@ -60,14 +64,31 @@ def items_in(instructions: Sequence[dis.Instruction], names: set[str]) -> tuple[
     """Names of containers whose items are assigned, and of those whose items are counted in."""
     assigned, counted = set[str](), set[str]()
     for position, item in enumerate(instructions):
-        following = instructions[position + 1 : position + 10]
+        following = instructions[position + 1 : position + _AHEAD]
         if item.argval not in names or not item.opname.startswith("LOAD_"):
             continue
+        if _counts_within(following):
+            counted.add(item.argval)
+        while _is_looked_up(following):
+            following = following[2:]
         if _is_item(following) and following[1].opname == "STORE_SUBSCR":
             assigned.add(item.argval)
-        elif _is_item(following) and _counts_in_item(following[1:]):
-            counted.add(item.argval)
     return assigned, counted
+
+
+def keys_in(instructions: Sequence[dis.Instruction]) -> Iterator[Any]:
+    """The keys by which items are assigned; `ANY_KEY` for those that aren't constants."""
+    for before, item in itertools.pairwise(instructions):
+        if item.opname == "STORE_SUBSCR":
+            constant = before.opname in ("LOAD_CONST", "LOAD_SMALL_INT")
+            yield before.argval if constant else ANY_KEY
+
+
+def _counts_within(following: Sequence[dis.Instruction]) -> bool:
+    """``kept[key] += value`` and ``kept["a"][key] += value``, behind the name."""
+    while _is_looked_up(following):
+        following = following[2:]
+    return _is_item(following) and _counts_in_item(following[1:])
 
 
 def _is_item(following: Sequence[dis.Instruction]) -> bool:
@@ -95,9 +116,7 @@ def _only_changes(name: str, following: Sequence[dis.Instruction]) -> bool:
             return True
     if _is_item(following) and following[1].opname == "STORE_SUBSCR":
         return True
-    if _is_item(following) and _counts_in_item(following[1:]):
-        return True
-    return _is_update(following, "STORE_", name)
+    return _counts_within(following) or _is_update(following, "STORE_", name)
 
 
 def _adds(following: Sequence[dis.Instruction]) -> bool:

@@ -18,7 +18,13 @@ import torch
 
 from funcaot.aot.closure.hashing.hashed import ANY, name_of_kind
 from funcaot.aot.closure.look import module_of
-from funcaot.aot.closure.named.changing import assigned_in, items_in, looked_up_in, read_in
+from funcaot.aot.closure.named.changing import (
+    assigned_in,
+    items_in,
+    keys_in,
+    looked_up_in,
+    read_in,
+)
 from funcaot.aot.closure.named.fragments import Fragments
 from funcaot.aot.closure.named.imports import imported_in, is_dotted
 from funcaot.aot.closure.named.patterns import (
@@ -27,7 +33,9 @@ from funcaot.aot.closure.named.patterns import (
     compares_identity,
     looks_at_all,
     matched_in,
+    names_among,
     names_in_texts,
+    set_by_text,
 )
 from funcaot.aot.closure.named.whole import (
     BY_NAME,
@@ -43,6 +51,8 @@ from funcaot.aot.closure.named.whole import (
 # Methods that set a module up or describe it; what only they read doesn't change its forward.
 _NOT_RUN = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
 _SETTING = {"__setattr__", "__delattr__", *UNSEEN}
+# These set attributes by texts, which nothing that runs asks for.
+_SETTING_BY_TEXT = {"__setattr__", "__dict__", "vars"}
 # These tell tensors apart by which object they are.
 _BY_IDENTITY = {"frozenset", "hash", "id", "set"}
 _IMPORTING = {"import_module", "__import__", "modules"}
@@ -83,6 +93,7 @@ class Names:
         items_assigned: Names of containers that it gives new items.
         items_counted: Those in whose items it counts.
         looked_up: Names of containers that it may get items from.
+        keys_assigned: The keys by which it assigns items.
         compares_identity: Whether it asks if two things are one object.
         matched: Names of attributes by which it matches objects, in ``case`` of a class.
         matches_places: Whether it does so by ``__match_args__``.
@@ -101,6 +112,7 @@ class Names:
     items_assigned: frozenset[str] = frozenset()
     items_counted: frozenset[str] = frozenset()
     looked_up: frozenset[str] = frozenset()
+    keys_assigned: frozenset[Any] = frozenset()
     compares_identity: bool = False
     matched: frozenset[str] = frozenset()
     matches_places: bool = False
@@ -148,6 +160,7 @@ class ReadNames:
         self._items_assigned: set[str] = set()
         self._items_counted: set[str] = set()
         self._looked_up: set[str] = set()
+        self.keys_assigned: set[Any] = set()
         self._all = False
         # By identity: the class of a class may say what its hash is.
         self._owning: dict[int, type] = {}
@@ -302,8 +315,10 @@ class ReadNames:
         return self._fragments.are_in(name)
 
     def assigns(self, name: str) -> bool:
-        """Whether code of the user's assigns something of this name."""
-        return name in self._assigned
+        """Whether code of the user's may assign something of this name."""
+        if name in self._assigned or self.users_mention_any(_SETTING_BY_TEXT):
+            return True
+        return name in self._asked and self.users_mention("setattr")
 
     def counts(self, name: str) -> bool:
         """Whether code of the user's counts in something of this name."""
@@ -316,6 +331,10 @@ class ReadNames:
     def counts_items(self, name: str) -> bool:
         """Whether code of the user's counts in items of a container of this name."""
         return name in self._items_counted
+
+    def assigns_items(self, name: str) -> bool:
+        """Whether code of the user's assigns items of a container of this name."""
+        return name in self._items_assigned
 
     def uses(self, name: str) -> bool:
         """Whether code reached so far has this name in it."""
@@ -359,6 +378,7 @@ class ReadNames:
         self._items_assigned |= names.items_assigned
         self._items_counted |= names.items_counted
         self._looked_up |= names.looked_up
+        self.keys_assigned |= names.keys_assigned
 
     def _add_methods(self, kind: type) -> None:
         for name, member in list(vars(kind).items()):
@@ -393,16 +413,13 @@ def names_of(code: types.CodeType) -> Names:
     tried |= matched
     sees_all = looks_at_all(used, instructions)
     assigned, counted = assigned_in(instructions, used)
+    assigned |= set_by_text(code, used)
+    used |= assigned
     items_assigned, items_counted = items_in(instructions, used)
     looked_up = {*looked_up_in(instructions, used)}
+    keys = {*keys_in(instructions)}
     identity = bool(loaded & _BY_IDENTITY) or compares_identity(instructions)
-    fragments: set[str] = set()
-    if used & BY_NAME:
-        fragments.update(
-            text
-            for text in code.co_consts
-            if isinstance(text, str) and len(text) < 40 and text.isidentifier()
-        )
+    fragments = names_among(code.co_consts) if used & BY_NAME else set[str]()
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             inner = names_of(constant)
@@ -418,12 +435,13 @@ def names_of(code: types.CodeType) -> Names:
             items_assigned |= inner.items_assigned
             items_counted |= inner.items_counted
             looked_up |= inner.looked_up
+            keys |= inner.keys_assigned
             identity |= inner.compares_identity
             matched |= inner.matched
             matches_places |= inner.matches_places
             sees_all |= inner.sees_all
     kinds = (used, read, fragments, loaded, stored, imported, tried, assigned, counted)
-    items = map(frozenset, (items_assigned, items_counted, looked_up))
+    items = map(frozenset, (items_assigned, items_counted, looked_up, keys))
     return Names(
         *map(frozenset, kinds),
         *items,

@@ -29,6 +29,20 @@ def names_in_texts(texts: Iterable[Any]) -> set[str]:
     return {name for text in found for name in _NAMED_IN_TEXT.findall(text)}
 
 
+def names_among(constants: Iterable[Any]) -> set[str]:
+    """Texts among the constants of code that may be names of attributes."""
+    return {
+        text
+        for text in constants
+        if isinstance(text, str) and len(text) < 40 and text.isidentifier()
+    }
+
+
+def set_by_text(code: types.CodeType, names: set[str]) -> set[str]:
+    """Attributes that code sets by ``object.__setattr__(thing, "name", value)``."""
+    return names_among(code.co_consts) if "__setattr__" in names else set()
+
+
 def matched_in(
     code: types.CodeType, instructions: Sequence[dis.Instruction]
 ) -> tuple[set[str], bool]:
