@@ -79,9 +79,8 @@ class Waiting:
         self._started.add(code)
         reaching = names & _REACHING
         if reaching == {_HOOK} and asks_itself(code, namespace) is not None:
-            reaching = (
-                frozenset()
-            )  # It gets attributes of an object of a class, and of nothing else.
+            # It gets attributes of an object of a class, and of nothing else.
+            reaching = frozenset()
         if not reaching:
             return self._functions.pop(code, [])
         self._all_started = True
