@@ -274,8 +274,9 @@ def remade_reader(
     Raises:
         LookupError: If there is no tensor at some of these places; it says at which.
     """
+    given = Given()
     if state is None:
-        environment = _scanned(tracker.root, tracker.leaves, tracker.ran, Given())
+        environment = _scanned(tracker.root, tracker.leaves, tracker.ran, given)
         tracker.environment = environment
     else:
         tracker.environment = _before(tracker)
@@ -284,7 +285,8 @@ def remade_reader(
         tracker.in_arguments, tracker.computed = state.in_arguments, numbers.computed
         tracker.read_off, tracker.returned = state.read_off, state.returned
         tracker.written = state.written
-        environment = _scanned(tracker.root, tracker.leaves, tracker.ran, given_by(tracker))
+        given = given_by(tracker)
+        environment = _scanned(tracker.root, tracker.leaves, tracker.ran, given)
     if tracker.names:
         environment.given = {id(leaf): tracker.names[at] for at, leaf in _holders(tracker)}
     named = places_of_tensors(environment)
@@ -299,6 +301,7 @@ def remade_reader(
     environment.alike = tracker.environment.alike = tracker.alike(environment)
     writer, values, positions = _written(environment, tracker, tensors)
     _write_changed(writer, tracker)
+    write_assigned(writer, given, frozenset(), {*map(id, tensors)})
     stored, reached = None, list[int]()
     if state is not None:
         stored, reached = _stored(tracker, environment, positions, state.sites)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.environment import Environment, Place
-from funcaot.aot.closure.named.given import Given
+from funcaot.aot.closure.named.given import Given, told_key
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.state.state import MISSING, Bag, name_of
 from funcaot.aot.state.state_effects import Change
@@ -42,7 +41,7 @@ def given_by(tracker: StateTracker) -> Given:
 
 def _keys_changed(bag: Bag, change: Change) -> frozenset[Any]:
     """The keys of a container at which something else is now; of a sequence from both its ends."""
-    keys = {key for key, _ in (*change.assigned, *change.counted, *change.computed)}
+    keys = {told_key(key) for key, _ in (*change.assigned, *change.counted, *change.computed)}
     if change.contents is not None and not isinstance(bag.before, dict):
         keys.update(i for i, came in enumerate(change.contents) if came != (True, i))
     if isinstance(bag.before, dict):
@@ -82,7 +81,7 @@ def kept_by(tracker: StateTracker) -> dict[int, int]:
     kept = {id(place): at for at, place in enumerate(tracker.kept) if isinstance(place, Place)}
     found = {
         kept[id(place)]: identity
-        for identity, places in tracker.environment.places.items()
+        for identity, places in (tracker.environment.places.items() if kept else ())
         for place in places
         if id(place) in kept
     }
@@ -111,18 +110,17 @@ def kept_things(finder: EnvironmentWriter, tracker: StateTracker) -> list[str]:
 
 def read_first(before: Environment, environment: Environment) -> Environment:
     """What was reached, each thing first where code reads it: that is compared in each call."""
+
+    def those_read_first(identity: int, places: list[Place]) -> list[Place]:
+        known = {(p.parent, p.access) for p in environment.places.get(identity, ())}
+        known = {(p.parent, p.access) for p in places if environment.is_read(p)} & known
+        return sorted(places, key=lambda place: (place.parent, place.access) not in known)
+
     places = {
-        identity: sorted(found, key=partial(_is_unread, environment, identity))
+        identity: those_read_first(identity, found) if len(found) > 1 else found
         for identity, found in before.places.items()
     }
     return replace(before, places=places)
-
-
-def _is_unread(environment: Environment, identity: int, place: Place) -> bool:
-    if not environment.is_read(place):
-        return True
-    known = environment.places.get(identity, ())
-    return not any((p.parent, p.access) == (place.parent, place.access) for p in known)
 
 
 def write_changed(writer: EnvironmentWriter, bag: Bag, change: Change) -> None:

@@ -118,7 +118,8 @@ def write_assigned(
             continue
         assigned = [place for place in places if _may_be_assigned(environment, place, given)]
         if assigned or identity in kept:
-            read = [p for p in places if p not in assigned and environment.is_read(p)]
+            known = {*map(id, assigned)}
+            read = [p for p in places if id(p) not in known and environment.is_read(p)]
             first, *others = (*read, *assigned) or places[:1]
             for place in others:
                 says = f"{text_of(environment, place)} is {text_of(environment, first)}"

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from funcaot.aot.closure.constants import is_immutable
 from funcaot.aot.closure.named.changing import ANY_KEY
 from funcaot.aot.closure.named.code_names import ReadNames
 
-__all__ = ["Given"]
+__all__ = ["Given", "told_key"]
 
 _CHANGEABLE = (list, dict, set, deque, bytearray)
+_OBJECT = object()
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Given:
         changed: Attributes and globals, each with what it is of; those of classes with a zero.
         made_of_old: Names of those whose new values were made of old ones by more than counting.
         items_made_of_old: Containers, by ``id``, some of whose items were.
-        items: Containers that changed, by ``id``, and the keys of their new items.
+        items: Containers that changed, by ``id``, and the keys of their new items (`told_key`).
     """
 
     changed: frozenset[tuple[int, Any]] = frozenset()
@@ -61,7 +63,12 @@ class Given:
         full = isinstance(thing, deque) and len(thing) == thing.maxlen
         if full and changed is None and (names.uses("append") or names.uses("appendleft")):
             return True
-        present = set(thing) if isinstance(thing, dict) else {*range(-len(thing), len(thing))}
-        present -= changed or frozenset()
+        keys = dict.keys(thing) if isinstance(thing, dict) else range(-len(thing), len(thing))
+        present = {*map(told_key, keys)} - (changed or frozenset())
         assigned = names.keys_assigned
         return bool(present) if ANY_KEY in assigned else not assigned.isdisjoint(present)
+
+
+def told_key(key: Any) -> Any:
+    """A key of a dictionary as it may be compared: an object of the user's by which it is."""
+    return key if is_immutable(key) else (_OBJECT, id(key))
