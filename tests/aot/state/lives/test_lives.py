@@ -2,6 +2,7 @@
 
 import pytest
 
+import funcaot
 from tests.aot.state.lives.lives import difference
 
 FAST = range(24)
@@ -22,4 +23,5 @@ def test_many_lives(part):
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(5000, 5020))
 def test_on_inductor(seed):
-    assert difference(seed, "inductor") is None
+    with funcaot.config.patch(fallback_random=True):  # Inductor draws as eager does.
+        assert difference(seed, "inductor") is None
