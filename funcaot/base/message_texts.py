@@ -239,7 +239,7 @@ def _only_raises(function: Any, place: int | str) -> bool:
         return False
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
         return False
-    steps = [each for each in dis.get_instructions(code) if each.opname not in _SKIPPED]
+    steps = [each for each in _instructions(code) if each.opname not in _SKIPPED]
     used = [i for i, each in enumerate(steps) if _names(each, place)]
     return all(_raised(steps, i) for i in used)
 
@@ -279,7 +279,7 @@ def _catches(frame: types.FrameType) -> bool:
     targets = {each.target for each in entries if each.start <= frame.f_lasti < each.end}
     if not targets:
         return False
-    steps = list(dis.get_instructions(frame.f_code))
+    steps = _instructions(frame.f_code)
     for i, each in enumerate(steps[:-1]):
         after = [step.opname for step in steps[i : i + 4]]
         if each.offset in targets and "WITH_EXCEPT_START" not in after and "COPY" not in after[:1]:

@@ -92,9 +92,10 @@ def scan_what_ran(
         new = names.add_asked(looked_for(names, walk.found.objects.values(), walk.strings))
         if children.reads_unseen(walk.found) and not names.reads_everything:
             names.read_all()
-        elif not names.add_exact(texts | walk.names_of_getters() | _looked_into(walk, given)):
-            if not new:
-                break
+            continue
+        texts |= walk.names_of_getters() | _looked_into(walk, given)
+        if not names.add_exact(texts) and not new:
+            break
     found = walk.found
 
     def matters(place: Place, value: Any) -> bool:

@@ -156,7 +156,7 @@ def make_reader(
     numbers = named_numbers(tracker, environment, settings, tensors)
     writer, values, positions = _written(environment, tracker, tensors)
     _write_changed(writer, tracker)
-    write_assigned(writer, given, {*kept_by(tracker).values()}, {*map(id, tensors)})
+    write_assigned(writer, given, kept_by(tracker), {*map(id, tensors)})
     stored = None
     if any((tracker.found, tracker.in_arguments, tracker.kept, tracker.returned, tracker.written)):
         sites = tuple(_site(environment, bag) for bag, _ in tracker.found)

@@ -76,29 +76,22 @@ def write_moved(writer: EnvironmentWriter, bag: Bag, change: Change) -> None:
             writer.require(f"{at}[{found}] is {at}[{index}]", says)
 
 
-def kept_by(tracker: StateTracker) -> dict[int, int]:
-    """Where objects that were there before, and that it returns or stores, are in its result."""
-    kept = {id(place): at for at, place in enumerate(tracker.kept) if isinstance(place, Place)}
-    found = {
-        kept[id(place)]: identity
-        for identity, places in (tracker.environment.places.items() if kept else ())
-        for place in places
-        if id(place) in kept
-    }
-    found |= {at: place.holder for at, place in enumerate(tracker.kept) if isinstance(place, Bag)}
-    return found
+def kept_by(tracker: StateTracker) -> frozenset[int]:
+    """Objects that were there before, and that it returns or stores; not those that it is given."""
+    kept = zip(tracker.kept, tracker.kept_identities, strict=True)
+    return frozenset(identity for place, identity in kept if isinstance(place, Bag | Place))
 
 
 def kept_things(finder: EnvironmentWriter, tracker: StateTracker) -> list[str]:
-    """The expressions that find these, but for what is found among the arguments.
+    """The expressions that find these.
 
     Args:
         finder: Of an environment that `read_first` gives.
         tracker: What the function stores.
     """
-    known, things = kept_by(tracker), list[str]()
-    for at, place in enumerate(tracker.kept):
-        places = finder.environment.places.get(known.get(at, 0))
+    things = list[str]()
+    for place, identity in zip(tracker.kept, tracker.kept_identities, strict=True):
+        places = finder.environment.places.get(identity)
         if isinstance(place, Bag | Place) and places:
             things.append(finder.at(places[0]))
         elif isinstance(place, Bag):

@@ -61,6 +61,7 @@ class _Kept:
 
     Attributes:
         found: Those that were found: where they are.
+        identities: Which objects these are, by ``id``.
         passed: Those among the arguments.
     """
 
@@ -71,6 +72,7 @@ class _Kept:
         environment: Environment,
     ) -> None:
         self.found: list[Bag | Place | arguments.Path] = []
+        self.identities: list[int] = []
         self.passed = [thing for _, thing, _ in given]
         self._places: dict[int, Bag | Place | arguments.Path] = {
             id(thing): place for place, thing in reversed(environment.arrays)
@@ -97,6 +99,7 @@ class _Kept:
         number = self._numbers.setdefault(id(thing), len(self.found))
         if number == len(self.found):
             self.found.append(place)
+            self.identities.append(id(thing))
         return number
 
 
@@ -124,6 +127,7 @@ class StateTracker:
         in_arguments: What it changed in containers among the arguments, by path.
         kept: Containers that were there before and that it returns or stores: those that it
             reaches, and paths of those among the arguments.
+        kept_identities: Which objects these are, by ``id``.
         environment: What it could reach before it ran.
         ran: The code that ran.
         root: What the environment is reached from: the function, and objects that it is given.
@@ -150,6 +154,7 @@ class StateTracker:
     found: tuple[tuple[Bag, Change], ...] = ()
     in_arguments: tuple[tuple[arguments.Path, Change], ...] = ()
     kept: tuple[Bag | Place | arguments.Path, ...] = ()
+    kept_identities: tuple[int, ...] = ()
     environment: Environment = field(default_factory=Environment)
     ran: Ran = field(default_factory=Ran)
     root: tuple[Any, ...] = ()
@@ -201,7 +206,8 @@ class StateTracker:
         self.ran.classes |= self.classes.met
 
     def _start(self) -> None:
-        self.found, self.in_arguments, self.kept, self.computed = (), (), (), ()
+        self.found, self.in_arguments, self.computed = (), (), ()
+        self.kept, self.kept_identities = (), ()
         self.read_off = self.returned = self.written = ()
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -359,7 +365,7 @@ class StateTracker:
             if not kept.found:
                 return self._noted(taken)
         taken = taken_apart((result, values), known, self.name)
-        self.kept = tuple(kept.found)
+        self.kept, self.kept_identities = tuple(kept.found), tuple(kept.identities)
         return self._noted(taken)
 
     def _noted(self, taken: Any) -> Any:

@@ -67,11 +67,10 @@ def items_in(instructions: Sequence[dis.Instruction], names: set[str]) -> tuple[
         following = instructions[position + 1 : position + _AHEAD]
         if item.argval not in names or not item.opname.startswith("LOAD_"):
             continue
-        if _counts_within(following):
+        following = _behind_keys(following)
+        if _counts_in_item(following):
             counted.add(item.argval)
-        while _is_looked_up(following):
-            following = following[2:]
-        if _is_item(following) and following[1].opname == "STORE_SUBSCR":
+        if _assigns_item(following):
             assigned.add(item.argval)
     return assigned, counted
 
@@ -84,20 +83,26 @@ def keys_in(instructions: Sequence[dis.Instruction]) -> Iterator[Any]:
             yield before.argval if constant else ANY_KEY
 
 
-def _counts_within(following: Sequence[dis.Instruction]) -> bool:
-    """``kept[key] += value`` and ``kept["a"][key] += value``, behind the name."""
+def _behind_keys(following: Sequence[dis.Instruction]) -> Sequence[dis.Instruction]:
+    """What is done with what simple keys lead to: with ``kept["a"]``, or ``kept`` itself."""
     while _is_looked_up(following):
         following = following[2:]
-    return _is_item(following) and _counts_in_item(following[1:])
+    return following
+
+
+def _assigns_item(following: Sequence[dis.Instruction]) -> bool:
+    """``kept[key] = value``, behind the name."""
+    return _is_item(following) and following[1].opname == "STORE_SUBSCR"
 
 
 def _is_item(following: Sequence[dis.Instruction]) -> bool:
     return len(following) > 1 and following[0].opname.startswith(_SIMPLE)
 
 
-def _counts_in_item(rest: Sequence[dis.Instruction]) -> bool:
-    """``kept[key] += value``, behind the key."""
-    if rest[0].opname != "COPY":
+def _counts_in_item(following: Sequence[dis.Instruction]) -> bool:
+    """``kept[key] += value``, behind the name."""
+    rest = following[1:]
+    if not _is_item(following) or rest[0].opname != "COPY":
         return False
     while rest and rest[0].opname == "COPY":
         rest = rest[1:]
@@ -108,15 +113,10 @@ def _counts_in_item(rest: Sequence[dis.Instruction]) -> bool:
 
 def _only_changes(name: str, following: Sequence[dis.Instruction]) -> bool:
     """Whether the value just loaded is only counted up, appended to or assigned an item of."""
-    if _adds(following):
+    following = _behind_keys(following)  # What is in kept[key] may be all that is changed.
+    if _adds(following) or _assigns_item(following) or _counts_in_item(following):
         return True
-    while _is_looked_up(following):  # kept[key]; what is in it may be all that is changed.
-        following = following[2:]
-        if _adds(following):
-            return True
-    if _is_item(following) and following[1].opname == "STORE_SUBSCR":
-        return True
-    return _counts_within(following) or _is_update(following, "STORE_", name)
+    return _is_update(following, "STORE_", name)
 
 
 def _adds(following: Sequence[dis.Instruction]) -> bool:
