@@ -58,11 +58,13 @@ from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Conditions
 from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.state_effects import Call
+from funcaot.aot.state.of_functions import OtherStateError
 from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.aot.subclasses.classes import Classes
 from funcaot.aot.tape.known.sizes_of_values import SizesNeededError
 from funcaot.base.scopes import lasting
 from funcaot.errors import UnsupportedError
+from funcaot.rules.kept_objects import noting_kept
 from funcaot.transforms.forms.plain_call import calling_plainly
 
 AnyPushforward = TypeVar("AnyPushforward", Pushforward, FusedPushforward)
@@ -113,13 +115,14 @@ def _compile_tracked(
     settings: Settings,
     opening: Opening | None,
 ) -> tuple[Forward, tuple[torch.Tensor, ...]]:
-    """Capture a call, again with plain calls where a Function stores what its forward computes.
+    """Capture a call, again with plain calls where a node can't stand for a Function.
 
-    A Function is a node of the graph, which knows nothing of what is computed inside.
+    A node knows nothing of what is computed inside and stored, and its forward runs again where
+    everything is what it was before the call.
     """
     try:
         return _compile_apart(track, signature, settings, opening)
-    except UnknownTensorError as error:
+    except (UnknownTensorError, OtherStateError) as error:
         try:
             with calling_plainly():
                 return _compile_apart(track, signature, settings, opening)
@@ -168,6 +171,8 @@ def _forward(
     with lasting():
         settled = settle(run, tracker, signature, opening)
         captured, effects = settled.captured, settled.effects
+        given = list({id(x): x for x in tracker.leaves if isinstance(x, torch.Tensor)}.values())
+        tracker.refuse_written([(*given, *captured.lifted)[i] for i in sorted(effects.written)])
         segment = run("segment", make_segment, captured, effects, settings)
         show_effects(name, effects)
         in_place = run("in place", plan_in_place, captured, effects, segment, sizes)
@@ -226,12 +231,13 @@ def compile_backward(
         Recorder(watch=Outside()) as recorder,
         noting_what_is_asked() as asked,
         noting_whole_backwards(asked),
+        noting_kept() as kept,
     ):
         arrived = run("tangents", arrive, segment, form, key, tangents, values)
         pulled = run("trace", pull_back, segment, form, key, arrived)
         backward = run("segment", derived, segment, form, key, arrived, pulled)
     run("segment", refuse_opaque, segment)
-    rules = run("environment", make_check, recorder.ran)
+    rules = run("environment", make_check, recorder.ran, kept)
     noted = {"conditions": conditions, "rules": rules, "asked": tuple(asked.items())}
     return replace(backward, timings=run.timings, **noted)
 

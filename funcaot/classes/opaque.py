@@ -220,6 +220,14 @@ class Watch(Protocol):
         """What a forward counted or appended that ran for this call isn't the caller's."""
         ...
 
+    def note_run(self, name: str, rule: Any, *, is_traced: bool) -> None:
+        """A forward, which a watch looked at, ran; a node runs it again, or on real values."""
+        ...
+
+    def noting_writes(self) -> contextlib.AbstractContextManager[Any]:
+        """While forward runs on real tensors: those that it writes to hold this until the end."""
+        ...
+
     def generators(self) -> set[int]:
         """The generators of random numbers that it reaches, by where they are in memory."""
         ...
@@ -306,8 +314,8 @@ class Captor(Protocol):
         """Whether the values of traced tensors are those of one example of a batch."""
         ...
 
-    def run(self, function: type, operands: tuple[Any, ...]) -> Any:
-        """Run a Function's forward on real operands, outside of every mode and level."""
+    def run(self, function: type, operands: tuple[Any, ...], noting: Any) -> Any:
+        """Run a Function's forward on real operands, outside of every mode but what notes."""
         ...
 
     def outside(self, body: Callable[[], Any], given: Iterable[object] = ()) -> Any:

@@ -31,6 +31,7 @@ from funcaot.classes.traits import (
 )
 from funcaot.errors import UnsupportedError
 from funcaot.rules.kept_graphs import Recorded, refuse_graphs
+from funcaot.rules.kept_objects import note_kept_objects
 from funcaot.rules.metadata import TensorMetadata, attach
 from funcaot.rules.operands.closures import Hollow, Sealed
 from funcaot.rules.operands.copied_writes import Writes
@@ -105,6 +106,12 @@ class SplitPlan:
     def flat(self) -> list[Any]:
         """The leaves of all attributes."""
         return [leaf for leaves in self.leaves.roots for leaf in leaves]
+
+    @property
+    def objects(self) -> list[Any]:
+        """The user's own objects among them, those of which rules see copies, too."""
+        own = [leaf for leaf in self.flat if id(leaf) not in self.leaves.copies]
+        return [*own, *[original.get() for original in self.leaves.originals.values()]]
 
 
 def run_forward(
@@ -357,7 +364,8 @@ class _Split:
         kept, sources = list(tensors[: len(references)]), tensors[len(references) :]
         if self.mode != "eager":
             kept = self._linked(call, references, kept, sources)
-        saved, attributes, writes = _filled(plan, plan.saved, kept)
+        saved, attributes, writes = _filled(plan, plan.saved, kept, later=True)
+        note_kept_objects(plan.objects)
         needs = ctx.needs_input_grad[:-1]
         own = RecordingContext(needs, saved_tensors=saved, attributes=attributes)
         given = [
@@ -441,9 +449,12 @@ def _references(plan: SplitPlan) -> list[Reference]:
 
 
 def _filled(
-    plan: SplitPlan, saved: tuple[Any, ...], kept: list[Any]
+    plan: SplitPlan, saved: tuple[Any, ...], kept: list[Any], *, later: bool = False
 ) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
-    """Put kept tensors in the place of their references; and what sees writes to objects."""
+    """Put kept tensors in the place of their references; and what sees writes to objects.
+
+    Objects are as they were when forward ran, or as they are ``later``.
+    """
     rest = iter(kept)
     writes: list[Any] = []
     leaves: dict[int, torch.Tensor] = {}
@@ -462,7 +473,7 @@ def _filled(
 
     tensors = tuple(map(fill, saved))
     places = [[fill(leaf) for leaf in root] for root in plan.leaves.roots]
-    made = plan.leaves.filled(map(fill, plan.inside), writes)
+    made = plan.leaves.filled(map(fill, plan.inside), writes, later=later)
     attributes = {}
     for (name, spec), own, root in zip(plan.specs.items(), places, made, strict=True):
         values = [

@@ -32,6 +32,7 @@ from funcaot.classes.opaque import (
 )
 from funcaot.classes.premise import refused
 from funcaot.classes.traits import display_name, origin_of, reverse_rule
+from funcaot.rules.kept_objects import note_kept_objects
 from funcaot.rules.nested_backward import RefuseOutsideGradients
 from funcaot.rules.operands.kept import flatten_held, without_traced
 from funcaot.rules.returns import checked_gradients
@@ -101,6 +102,7 @@ def traced_or_opaque(
             result = rule(ctx, *cotangents)
         if watch is None or callers is not None:  # then what it changes is its caller's
             return result
+        note_kept_objects(_attributes(ctx).values())
         reason = "backward: it changes what isn't a tensor, as each call has to"
         if not watch.take_back(looked):
             if _drawn_from(captor) - drawn <= {*watch.generators(), place_of(default_generator)}:

@@ -300,10 +300,12 @@ def _value(
     for value in operands:
         if isinstance(value, torch.Tensor):
             refuse_data_access(value)
-    watch, forward = current_watch(), getattr(origin_of(function), "forward", None)
-    if watch is not None:
-        watch.called.append((forward, *rest))
-        watch = watch_of(forward, function, rest)
+    callers, forward = current_watch(), getattr(origin_of(function), "forward", None)
+    watch = None
+    if callers is not None:
+        callers.called.append((forward, *rest))
+        rules = (getattr(origin_of(function), "setup_context", None), *rest)
+        watch = watch_of(forward, function, rules)
     looked = watch and watch.look()
     try:
         repeated = again(function, rest) if _retracing.again else contextlib.nullcontext()
@@ -312,6 +314,7 @@ def _value(
             output = custom_function_call.below_autograd(function, *operands)
         _refuse_wrappers(function, output, watch, looked)
         if all(isinstance(value, FakeTensor) for value in _tensors(output)):
+            _note_run(callers, function, watch, is_traced=True)
             return output, None
         if watch is not None:
             watch.take_back(looked)
@@ -326,7 +329,13 @@ def _value(
             raise
         error = failure
         reason = f"forward: {why_untraceable(error)}"
+    _note_run(callers, function, watch, is_traced=False)
     return _run_for_real(captor, function, operands, reason, error)
+
+
+def _note_run(callers: Watch | None, function: type, rule: Watch | None, *, is_traced: bool) -> None:
+    if callers is not None and rule is not None:
+        callers.note_run(display_name(function), rule, is_traced=is_traced)
 
 
 def _refuse_wrappers(function: type, output: Any, watch: Watch | None, looked: Any) -> None:
@@ -370,7 +379,8 @@ def _run_for_real(
     rest = iter(values)
     filled = [next(rest) if isinstance(value, torch.Tensor) else value for value in operands]
     try:
-        output = captor.run(function, tuple(filled))
+        noting = contextlib.nullcontext() if watch is None else watch.noting_writes()
+        output = captor.run(function, tuple(filled), noting)
     except Exception as failure:
         if known:
             if watch is not None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
 
-__all__ = ["NotDifferentiableError", "OpRecorder", "Recording", "data_access_refused"]
+__all__ = [
+    "NotDifferentiableError",
+    "OpRecorder",
+    "Recording",
+    "WritesTakenBack",
+    "data_access_refused",
+]
 
 _aten = torch.ops.aten
 _DETACHING = {
@@ -205,3 +211,46 @@ class _NoDataAccess(TorchFunctionMode):
 def data_access_refused() -> TorchFunctionMode:
     """Refuse code that goes on with a tensor's numbers where no op is seen."""
     return _NoDataAccess()
+
+
+class WritesTakenBack(TorchDispatchMode):
+    """Keeps what tensors held that ops write to, so that it can be written back.
+
+    Attributes:
+        kept: The tensors, and what each held before the first write to its memory.
+    """
+
+    def __init__(self, known: Callable[[], Iterable[torch.Tensor]]) -> None:
+        """Look at tensors that others have, asked for at each write."""
+        super().__init__()
+        self.kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._known = known
+        self._seen: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an op."""
+        if func._schema.is_mutable:
+            leaves = pytree.tree_leaves((args, kwargs))
+            for value in leaves:
+                if isinstance(value, torch.Tensor):
+                    self._keep(value)
+        return func(*args, **(kwargs or {}))
+
+    def _keep(self, written: torch.Tensor) -> None:
+        memory = written.untyped_storage().data_ptr()
+        if memory in self._seen:
+            return
+        for tensor in self._known():
+            if tensor.untyped_storage().data_ptr() == memory:
+                self._seen.add(memory)
+                self.kept.append((tensor, tensor.detach().clone()))
+
+    def write_back(self) -> None:
+        """Undo all writes."""
+        with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+            for tensor, before in self.kept:
+                tensor.detach().copy_(before)
+        self.kept.clear()
+        self._seen.clear()

@@ -5,6 +5,8 @@ FUNCTIONALIZATION_LIMITS = ("functionalization pass", "was an as_strided()", "as
 WITHOUT_MODES = ("FunctionalTensor on its own", "is already associated to a python object")
 # An op met a tensor of the trace and a real one, or real ones alone.
 MIXED = "Please convert all Tensors to FakeTensors first"
+# A write of a tensor of the trace to a real one.
+WRITTEN_REAL = "mutating a non-functional tensor with a functional tensor"
 OVERLAPPING_WRITE = "a tensor being mutated that has internal overlap"
 FROZEN_STORAGE = "cannot mutate tensors with frozen storage"
 STALE_VIEWS = ("Cannot view a tensor with shape", "is invalid for input of size")

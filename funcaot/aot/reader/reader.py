@@ -458,30 +458,32 @@ class Rules:
 
     Attributes:
         reader: Reads it.
+        root: Something that stands for a function, and what Functions kept.
     """
 
     def __init__(self, reader: Reader, root: tuple[Any, ...]) -> None:
-        """Compare what a reader reads that was made for something that stands for a function."""
+        """Compare what a reader reads that was made for a root."""
         self.reader = reader
-        self._root = root
+        self.root = root
 
     def __call__(self) -> bool:
         """Read it again."""
-        return self.reader.read(self._root) is not None
+        return self.reader.read(self.root) is not None
 
 
-def make_check(ran: Ran) -> Rules | None:
+def make_check(ran: Ran, kept: Sequence[Any] = ()) -> Rules | None:
     """Whether what some code reads is as it is now: of derivatives, whose rules ran when traced.
 
     Args:
         ran: The code.
+        kept: Objects that Functions kept for it.
 
     Returns:
         None if no code of the user's ran, or it reads nothing.
     """
     if not ran.users:
         return None
-    root = (object(),)
+    root = (object(), *kept)
     writer = EnvironmentWriter(scan_what_ran(root, ran), root)
     writer.write_checks()
     write_identities(writer)

@@ -466,6 +466,8 @@ def rules_data(rules: Rules | None) -> Any:
     """
     if rules is None:
         return None
+    if len(rules.root) > 1:
+        raise NotSavedError("a rule of a Function that reads an object which that keeps on ctx")
     return {**code_data(rules.reader), "lines": described(rules.reader)}
 
 

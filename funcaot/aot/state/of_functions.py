@@ -13,21 +13,30 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
+from funcaot._torch.tracing.recorded_ops import WritesTakenBack
 from funcaot.aot.closure.environment import Environment
 from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.walk import Walk, scan
 from funcaot.aot.closure.where import path_of
 from funcaot.aot.state import state
 from funcaot.aot.state.follower import Follower
-from funcaot.aot.state.state import MISSING, Bag, Snapshots
+from funcaot.aot.state.state import MISSING, Bag, Snapshots, is_kept
 from funcaot.aot.state.state_changes import Changes, is_count
 from funcaot.aot.state.torch_random import known_generators
 from funcaot.base.scopes import tracing_here, untraced
+from funcaot.classes.shared_views import is_plain
+from funcaot.errors import UnsupportedError
 from funcaot.rules.stores import register_watches
 
-__all__ = ["Everything", "OfFunctions", "watch_of"]
+__all__ = ["Everything", "OfFunctions", "OtherStateError", "watch_of"]
 
 Contents = dict[Any, Any] | tuple[Any, ...]
+
+
+class OtherStateError(UnsupportedError):
+    """A node's forward would see other state than it saw; called as in eager, it runs once."""
 
 
 class OfFunctions:
@@ -36,6 +45,7 @@ class OfFunctions:
     Attributes:
         bags: Everything mutable that the captured function reaches, each as it was before, but for
             what Functions changed since that run for this call.
+        writes: What tensors held that these wrote to.
         called: For each Function its forward, and what it was given besides tensors.
     """
 
@@ -52,6 +62,8 @@ class OfFunctions:
         self._changes = changes
         self.called: list[tuple[Any, ...]] = []
         self._first: dict[int, Bag] = {}
+        self._ran: list[tuple[str, OfRule, bool]] = []
+        self.writes = WritesTakenBack(self._tensors)
 
     def following(self) -> contextlib.AbstractContextManager[Any]:
         """While a Function's rule runs: what the capture follows is what reaches more."""
@@ -89,6 +101,69 @@ class OfFunctions:
     def put_back(self) -> None:
         """Undo everything: the call isn't going to be made this way."""
         state.put_back(self.before())
+        self.writes.write_back()
+
+    def noting_writes(self) -> contextlib.AbstractContextManager[Any]:
+        """While a forward runs on real tensors: what it writes to can be what it was."""
+        return self.writes
+
+    def _tensors(self) -> Iterator[torch.Tensor]:
+        for thing in self._environment.objects.values():
+            if isinstance(thing, torch.Tensor):
+                yield thing
+
+    def note_run(self, name: str, rule: OfRule, *, is_traced: bool) -> None:
+        """A Function's forward ran, for which a node runs it again.
+
+        Args:
+            name: The Function's name, for messages.
+            rule: What looked at it.
+            is_traced: Whether what it changes is the caller's to repeat.
+        """
+        self._ran.append((name, rule, is_traced))
+
+    def refuse_other_state(self) -> None:
+        """Refuse a node whose forward would see other state than what it saw in the capture.
+
+        A node's forward runs again for a compiler, where everything is what it was before the call;
+        one that runs on real values, where other such ones have run.
+
+        Raises:
+            OtherStateError: If there is one.
+        """
+        with untraced():
+            before = {True: _Before(self.before()), False: _Before(self.bags)} if self._ran else {}
+            for name, rule, is_traced in self._ran:
+                if (seen := before[is_traced].other_than(rule)) is not None:
+                    raise OtherStateError(
+                        f"{name} runs in the graph, and its forward reads {seen}, which is another "
+                        "thing there than before the call: the function, or an earlier call of "
+                        f"{name}, changed it.",
+                        remedy="pass what it reads to apply, as a tensor or a number; or leave out "
+                        "its jvp, its vmap and transforms around it, with which it isn't called "
+                        "as eager calls it.",
+                    )
+
+    def refuse_written(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Refuse a forward that runs on real values and reaches what the function writes to.
+
+        The function writes when all of it has run.
+
+        Args:
+            tensors: What it writes to.
+
+        Raises:
+            OtherStateError: If there is one.
+        """
+        written = {tensor.untyped_storage().data_ptr() for tensor in tensors if is_plain(tensor)}
+        for name, rule, is_traced in self._ran:
+            reached = () if is_traced else filter(is_plain, rule._tensors())
+            if any(tensor.untyped_storage().data_ptr() in written for tensor in reached):
+                raise OtherStateError(
+                    f"{name} runs on real values, and reaches a tensor by itself that the function "
+                    "writes to.",
+                    remedy="pass the tensor to apply.",
+                )
 
     def _since(self, looked: list[Contents]) -> Iterator[tuple[int, Bag]]:
         """Everything, as it was at a look, or when it was reached after that."""
@@ -135,6 +210,36 @@ class OfFunctions:
             f"changes {path}, which a Function that it calls changes, too",
             "let one of the two change it, or return what the Function changes",
         )
+
+
+class _Before:
+    """What everything held before a call, to be compared with what a rule found in it."""
+
+    def __init__(self, bags: Sequence[Bag]) -> None:
+        """Take it by what holds it."""
+        self._held: dict[int, list[Bag]] = {}
+        for bag in bags:
+            self._held.setdefault(id(bag.thing), []).append(bag)
+
+    def other_than(self, rule: OfRule) -> str | None:
+        """What a rule found to be another thing, as text; None if there is nothing."""
+        for found in rule.bags:
+            known = self._held.get(id(found.thing))
+            # What was made in the call stays as the call leaves it.
+            befores = [found.now()] if known is None else [bag.before for bag in known]
+            if any(self._differ(rule, found, before) for before in befores):
+                return rule.text_of(found)
+        return None
+
+    @staticmethod
+    def _differ(rule: OfRule, found: Bag, before: Contents) -> bool:
+        seen = found.before
+        if not (isinstance(seen, dict) and isinstance(before, dict)):
+            return len(seen) != len(before) or any(map(_differ, seen, before))
+        by_name = found.names is not None  # A bag for each set of names
+        keys = seen.keys() & before.keys() if by_name else seen.keys() | before.keys()
+        others = [k for k in keys if not is_kept(seen.get(k, MISSING), before.get(k, MISSING))]
+        return any(rule.reads(found, key) for key in others)
 
 
 class Everything:
@@ -213,6 +318,15 @@ class OfRule(OfFunctions):
                 if bag.holder not in environment.objects and self._changes.has_changed(bag):
                     return path_of(self._environment, bag.holder)
         return None
+
+    def reads(self, bag: Bag, key: Any) -> bool:
+        """Whether the rule's code may read an entry of a thing."""
+        environment = self._environment
+        return environment.names.reads(state.name_of(bag, key, environment))
+
+    def text_of(self, bag: Bag) -> str:
+        """Where a thing is, as text."""
+        return path_of(self._environment, bag.holder)
 
     def _started(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
         self._walk.add_code(code, namespace)

@@ -276,13 +276,13 @@ def changed_keys(bag: Bag) -> list[Any]:
     before, now = bag.before, bag.now()
     if not (isinstance(before, dict) and isinstance(now, dict)):
         raise TypeError("a sequence has no keys")
-    keys = [key for key in before if key not in now or not _is_kept(now[key], before[key])]
+    keys = [key for key in before if key not in now or not is_kept(now[key], before[key])]
     keys += [key for key in now if key not in before]
     own = _OWN if bag.access == "{parent}.__dict__" else ()
     return [key for key in keys if key not in own]
 
 
-def _is_kept(now: Any, before: Any) -> bool:
+def is_kept(now: Any, before: Any) -> bool:
     """Whether a value is what it was; what C keeps is made a number when it is read, each time."""
     if now is before:
         return True

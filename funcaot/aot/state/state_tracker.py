@@ -173,6 +173,7 @@ class StateTracker:
     _names_states: bool = False
     _before: Sequence[Bag] = ()
     _classes: Sequence[tuple[Any, type]] = ()
+    _of_functions: OfFunctions | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on the tape's tensors."""
@@ -253,6 +254,7 @@ class StateTracker:
             if reads_unseen(environment):
                 environment.names.read_all()
             self.open.refuse_functions(of_functions.called)
+            of_functions.refuse_other_state()
             hooks.refuse_changes(environment)
             self._refuse(draws, held, snapshots)
             self._note_changes(bags, copies, changes)
@@ -267,7 +269,7 @@ class StateTracker:
             snapshots.put_back()
             raise
         self._put_back(of_functions, changes)
-        self._classes = snapshots.classes
+        self._classes, self._of_functions = snapshots.classes, of_functions
         self._check_own(given, copies)
         return self._outcome(result, changes, _Kept(bags, given, environment))
 
@@ -302,11 +304,22 @@ class StateTracker:
         self.in_arguments = self._found_in_arguments(copies, changes, self.environment)
         self.read_off = changes.numbers()
 
+    def refuse_written(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Refuse a Function that runs on real values and reaches tensors that the function writes.
+
+        Raises:
+            OtherStateError: If there is one.
+        """
+        if self._of_functions is not None and tensors:
+            self._of_functions.refuse_written(tensors)
+
     def take_back(self) -> None:
         """Undo what else the last run changed, which only libraries look at: it isn't to count."""
         state.put_back(self._before)
         state.put_back_classes(self._classes)
         self._before = self._classes = ()
+        if self._of_functions is not None:
+            self._of_functions.writes.write_back()
 
     def _refuse(self, draws: Draws, held: Held, snapshots: state.Snapshots) -> None:
         """Refuse what would happen once: draws, changes in extensions, states, other threads."""

@@ -108,7 +108,8 @@ def _nodes_with_code(tape: Tape, outputs: Sequence[torch.Tensor]) -> Iterator[An
         new = [function for function in autograd_nodes(pending) if function not in found]
         found.update(dict.fromkeys(new))
         pending = [tensor for function in new for tensor in _reached_by_code(tape, function)]
-        pending += [tensor for function in new for tensor in _kept_by_users(function)]
+        kept = [tensor for function in new for tensor in _kept_by_users(function)]
+        pending += [tensor for tensor in kept if tape.node_of(tensor) is not None]
     yield from found
 
 
@@ -130,8 +131,13 @@ def _kept_by_users(function: Any) -> list[torch.Tensor]:
 
 
 def _backwards(kind: type | None) -> Iterator[Any]:
-    """The reverse rule of a Function class, and that of the class that it was made of."""
-    while kind is not None:
+    """The reverse rule of a Function class, and that of the class that it was made of.
+
+    The node of a compiled function is made of itself.
+    """
+    seen: set[type] = set()
+    while kind is not None and kind not in seen:
+        seen.add(kind)
         rule: Any = reverse_rule(kind) if has_backward(kind) else None
         yield rule
         kind = getattr(getattr(rule, "__self__", None), "function", None)

@@ -330,9 +330,9 @@ class Tape:
                 for tensor in tensors
             ]
 
-    def run(self, function: type, operands: tuple[Any, ...]) -> Any:
+    def run(self, function: type, operands: tuple[Any, ...], noting: Any) -> Any:
         """Run a Function's forward on real operands."""
-        with _outside_of_transforms(), torch.no_grad(), unwatched():
+        with _outside_of_transforms(), torch.no_grad(), unwatched(), noting:
             state = torch.get_rng_state()
             output = function.forward(*operands)  # type: ignore[attr-defined]
             if not torch.equal(state, torch.get_rng_state()):

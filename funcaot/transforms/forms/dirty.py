@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 from collections.abc import Callable
 from itertools import pairwise
@@ -145,7 +146,7 @@ def _trial_of_captor(function: type, operands: tuple[Any, ...], error: Exception
         raise error
     rest = iter(values)
     copies = [next(rest).clone() if isinstance(v, torch.Tensor) else v for v in operands]
-    return _marks(function, copies, captor.run(function, tuple(copies)))
+    return _marks(function, copies, captor.run(function, tuple(copies), contextlib.nullcontext()))
 
 
 _REAL = (torch.Tensor, torch.nn.Parameter)

@@ -40,6 +40,7 @@ from funcaot.classes.containers import (
 from funcaot.classes.opaque import (
     KeepsGraphError,
     MakesWrapperError,
+    Watch,
     current_captor,
     current_watch,
 )
@@ -53,6 +54,7 @@ from funcaot.rules.operands.copied_writes import Writes
 from funcaot.rules.operands.entered import is_of_a_call
 from funcaot.rules.operands.reached import may_hold, tensors_reached
 from funcaot.rules.stores import watch_of
+from funcaot.transforms.forms.acting import acting
 from funcaot.transforms.forms.numbers import (
     NumberToldError,
     holds_number,
@@ -61,6 +63,8 @@ from funcaot.transforms.forms.numbers import (
 from funcaot.transforms.forms.own_graph import with_own_graph
 from funcaot.transforms.forms.reaching_back import entering, reached_by_backward
 from funcaot.transforms.forms.transposed import to_be_transposed
+
+_BOXED = "boxed_grads_call"
 
 __all__ = ["call_in_backward", "call_in_capture", "calling_plainly"]
 
@@ -167,7 +171,10 @@ def _with_objects(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> 
             writes.repeat()
         return result
     before = [(value, dict(fields)) for value in objects if (fields := _fields(value)) is not None]
-    result = otherwise()
+    watch = _watch_of(plan, operands)
+    looked = watch and watch.look()
+    with contextlib.nullcontext() if watch is None else watch.following():
+        result = otherwise()
     written = [
         fields
         for value, fields in before
@@ -180,7 +187,16 @@ def _with_objects(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> 
     for value, fields in before:
         vars(value).clear()
         vars(value).update(fields)
+    if watch is not None:
+        watch.take_back(looked)
     return _plainly(plan, operands)
+
+
+def _watch_of(plan: CallPlan, operands: tuple[Any, ...]) -> Watch | None:
+    """What looks at changes that a Function's forward and its ``setup_context`` make."""
+    forward, setup_context = (getattr(plan.function, n, None) for n in ("forward", "setup_context"))
+    rest = tuple(value for value in operands if not isinstance(value, torch.Tensor))
+    return watch_of(forward, plan.function, (setup_context, *rest))
 
 
 def _with_containers(
@@ -197,10 +213,7 @@ def _with_containers(
     if not holds_container(operands):
         return call(settled)
     given, captor = Given(operands), current_captor()
-    rules = (getattr(plan.function, name, None) for name in ("forward", "setup_context"))
-    rest = tuple(value for value in operands if not isinstance(value, torch.Tensor))
-    forward, setup_context = rules
-    watch = watch_of(forward, plan.function, (setup_context, *rest))
+    watch = _watch_of(plan, operands)
     looked = watch and watch.look()
     try:
         with contextlib.nullcontext() if watch is None else watch.following(), keeping(given):
@@ -286,6 +299,8 @@ def _plainly(
         _as_entered(reached)
         captor.closed_over.add_reader(partial(reached_by_backward, plan.function))
         function = entering(function, captor)
+    elif leaves is None and has_backward(function) and not getattr(function, _BOXED, False):
+        function = acting(function, plan.function)
     if leaves is not None and has_backward(function):
         function, operands = with_own_graph(function, operands, _as_entered(leaves)[0])
     if has_backward(function):
