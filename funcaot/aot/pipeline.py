@@ -14,10 +14,12 @@ from funcaot import config
 from funcaot._torch.autograd.whole_backward import noting_whole_backwards
 from funcaot._torch.distributed.asked import as_it_was, noting_what_is_asked
 from funcaot._torch.patches import looking_once
+from funcaot.aot.capture.capture import Capture
 from funcaot.aot.closure.libraries.put_into_torch import put_into_torch
 from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import Recorder
 from funcaot.aot.effects.analysis import watched
+from funcaot.aot.effects.effects import Effects
 from funcaot.aot.effects.settled import settle
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.functional_graph import FunctionalGraph
@@ -56,9 +58,9 @@ from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.leaf_names import leaf_names
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Conditions
+from funcaot.aot.state.of_functions import OtherStateError
 from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.state_effects import Call
-from funcaot.aot.state.of_functions import OtherStateError
 from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.aot.subclasses.classes import Classes
 from funcaot.aot.tape.known.sizes_of_values import SizesNeededError
@@ -171,8 +173,7 @@ def _forward(
     with lasting():
         settled = settle(run, tracker, signature, opening)
         captured, effects = settled.captured, settled.effects
-        given = list({id(x): x for x in tracker.leaves if isinstance(x, torch.Tensor)}.values())
-        tracker.refuse_written([(*given, *captured.lifted)[i] for i in sorted(effects.written)])
+        tracker.refuse_written(_written(tracker, captured, effects))
         segment = run("segment", make_segment, captured, effects, settings)
         show_effects(name, effects)
         in_place = run("in place", plan_in_place, captured, effects, segment, sizes)
@@ -197,6 +198,15 @@ def _forward(
         meets_classes=tracker.classes.act,
     )
     return forward, captured.lifted
+
+
+def _written(tracker: StateTracker, captured: Capture, effects: Effects) -> list[torch.Tensor]:
+    """The caller's tensors that a function writes to; all of those given if some share memory."""
+    given = list({id(x): x for x in tracker.leaves if isinstance(x, torch.Tensor)}.values())
+    known = (*given, *captured.lifted)
+    if any(index >= len(known) for index in effects.written):
+        return given
+    return [known[index] for index in sorted(effects.written)]
 
 
 def compile_backward(

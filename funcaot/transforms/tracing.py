@@ -333,7 +333,9 @@ def _value(
     return _run_for_real(captor, function, operands, reason, error)
 
 
-def _note_run(callers: Watch | None, function: type, rule: Watch | None, *, is_traced: bool) -> None:
+def _note_run(
+    callers: Watch | None, function: type, rule: Watch | None, *, is_traced: bool
+) -> None:
     if callers is not None and rule is not None:
         callers.note_run(display_name(function), rule, is_traced=is_traced)
 

@@ -62,7 +62,9 @@ class OfFunctions:
         self._changes = changes
         self.called: list[tuple[Any, ...]] = []
         self._first: dict[int, Bag] = {}
-        self._ran: list[tuple[str, OfRule, bool]] = []
+        self._traced: list[tuple[str, OfRule]] = []
+        self._real: list[tuple[str, OfRule]] = []
+        self._other: list[tuple[str, str]] = []
         self.writes = WritesTakenBack(self._tensors)
 
     def following(self) -> contextlib.AbstractContextManager[Any]:
@@ -118,31 +120,39 @@ class OfFunctions:
         Args:
             name: The Function's name, for messages.
             rule: What looked at it.
-            is_traced: Whether what it changes is the caller's to repeat.
+            is_traced: Whether it runs again for a compiler, where everything is what it was before
+                the call. Else it runs on real values, where other such ones have run.
         """
-        self._ran.append((name, rule, is_traced))
+        if is_traced:
+            self._traced.append((name, rule))
+            return
+        self._real.append((name, rule))
+        with untraced():
+            self._note_other(name, rule, _Before(self.bags, has_all=True))
 
     def refuse_other_state(self) -> None:
         """Refuse a node whose forward would see other state than what it saw in the capture.
 
-        A node's forward runs again for a compiler, where everything is what it was before the call;
-        one that runs on real values, where other such ones have run.
-
         Raises:
             OtherStateError: If there is one.
         """
-        with untraced():
-            before = {True: _Before(self.before()), False: _Before(self.bags)} if self._ran else {}
-            for name, rule, is_traced in self._ran:
-                if (seen := before[is_traced].other_than(rule)) is not None:
-                    raise OtherStateError(
-                        f"{name} runs in the graph, and its forward reads {seen}, which is another "
-                        "thing there than before the call: the function, or an earlier call of "
-                        f"{name}, changed it.",
-                        remedy="pass what it reads to apply, as a tensor or a number; or leave out "
-                        "its jvp, its vmap and transforms around it, with which it isn't called "
-                        "as eager calls it.",
-                    )
+        if self._traced:
+            with untraced():
+                before = _Before(self.before())
+                for name, rule in self._traced:
+                    self._note_other(name, rule, before)
+        for name, seen in self._other:
+            raise OtherStateError(
+                f"{name} is one node of the graph, and its forward reads {seen}, which isn't what "
+                f"it was before the call: the function or {name} itself changed it.",
+                remedy="pass what it reads to apply, as a tensor or a number; or leave out its "
+                "jvp, its vmap and transforms around it: then it is called as eager calls it.",
+            )
+
+    def _note_other(self, name: str, rule: OfRule, before: _Before) -> None:
+        seen = before.other_than(rule)
+        if seen is not None:
+            self._other.append((name, seen))
 
     def refuse_written(self, tensors: Sequence[torch.Tensor]) -> None:
         """Refuse a forward that runs on real values and reaches what the function writes to.
@@ -156,8 +166,8 @@ class OfFunctions:
             OtherStateError: If there is one.
         """
         written = {tensor.untyped_storage().data_ptr() for tensor in tensors if is_plain(tensor)}
-        for name, rule, is_traced in self._ran:
-            reached = () if is_traced else filter(is_plain, rule._tensors())
+        for name, rule in self._real:
+            reached = filter(is_plain, rule._tensors())
             if any(tensor.untyped_storage().data_ptr() in written for tensor in reached):
                 raise OtherStateError(
                     f"{name} runs on real values, and reaches a tensor by itself that the function "
@@ -215,8 +225,9 @@ class OfFunctions:
 class _Before:
     """What everything held before a call, to be compared with what a rule found in it."""
 
-    def __init__(self, bags: Sequence[Bag]) -> None:
-        """Take it by what holds it."""
+    def __init__(self, bags: Sequence[Bag], *, has_all: bool = False) -> None:
+        """Take it by what holds it; what isn't there was made in the call, or isn't known."""
+        self._has_all = has_all
         self._held: dict[int, list[Bag]] = {}
         for bag in bags:
             self._held.setdefault(id(bag.thing), []).append(bag)
@@ -225,6 +236,8 @@ class _Before:
         """What a rule found to be another thing, as text; None if there is nothing."""
         for found in rule.bags:
             known = self._held.get(id(found.thing))
+            if (known is None and self._has_all) or rule.is_ours(found):
+                continue
             # What was made in the call stays as the call leaves it.
             befores = [found.now()] if known is None else [bag.before for bag in known]
             if any(self._differ(rule, found, before) for before in befores):
@@ -323,6 +336,16 @@ class OfRule(OfFunctions):
         """Whether the rule's code may read an entry of a thing."""
         environment = self._environment
         return environment.names.reads(state.name_of(bag, key, environment))
+
+    def is_ours(self, bag: Bag) -> bool:
+        """Whether a thing belongs to an object of this library, which notes what it knows."""
+        environment, identity = self._environment, bag.holder
+        while isinstance(environment.objects[identity], (dict, list, tuple)):
+            places = environment.places.get(identity)
+            if not places or places[0].parent not in environment.objects:
+                return False
+            identity = places[0].parent
+        return type(environment.objects[identity]).__module__.startswith("funcaot.")
 
     def text_of(self, bag: Bag) -> str:
         """Where a thing is, as text."""
