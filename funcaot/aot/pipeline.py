@@ -173,7 +173,7 @@ def _forward(
     with lasting():
         settled = settle(run, tracker, signature, opening)
         captured, effects = settled.captured, settled.effects
-        tracker.refuse_written(_written(tracker, captured, effects))
+        tracker.acts.refuse_written(_written(tracker, captured, effects))
         segment = run("segment", make_segment, captured, effects, settings)
         show_effects(name, effects)
         in_place = run("in place", plan_in_place, captured, effects, segment, sizes)

@@ -19,6 +19,7 @@ __all__ = [
     "Recording",
     "WritesTakenBack",
     "data_access_refused",
+    "write_back",
 ]
 
 _aten = torch.ops.aten
@@ -247,10 +248,13 @@ class WritesTakenBack(TorchDispatchMode):
                 self._seen.add(memory)
                 self.kept.append((tensor, tensor.detach().clone()))
 
-    def write_back(self) -> None:
-        """Undo all writes."""
-        with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
-            for tensor, before in self.kept:
-                tensor.detach().copy_(before)
-        self.kept.clear()
-        self._seen.clear()
+
+def write_back(kept: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Undo writes, whatever modes are in force.
+
+    Args:
+        kept: The tensors, and what each held.
+    """
+    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+        for tensor, before in kept:
+            tensor.detach().copy_(before)

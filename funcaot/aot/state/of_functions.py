@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tracing.recorded_ops import WritesTakenBack
+from funcaot._torch.tracing.recorded_ops import WritesTakenBack, write_back
 from funcaot.aot.closure.environment import Environment
 from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.walk import Walk, scan
@@ -35,6 +35,44 @@ __all__ = ["Everything", "OfFunctions", "OtherStateError", "watch_of"]
 Contents = dict[Any, Any] | tuple[Any, ...]
 
 
+class Acts:
+    """What forwards did that ran on real values in a capture.
+
+    Attributes:
+        reached: The names of their Functions, and the tensors that each reaches by itself.
+        writes: Tensors that they wrote to, and what these held before.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.reached: list[tuple[str, tuple[torch.Tensor, ...]]] = []
+        self.writes: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
+
+    def take_back(self) -> None:
+        """Undo what they wrote to tensors, as the call isn't made this way."""
+        while self.writes:
+            write_back(self.writes.pop())
+
+    def refuse_written(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Refuse a forward that reaches what the function writes to, when all of it has run.
+
+        Args:
+            tensors: What it writes to.
+
+        Raises:
+            OtherStateError: If there is one.
+        """
+        written = {tensor.untyped_storage().data_ptr() for tensor in tensors if is_plain(tensor)}
+        for name, reached in self.reached:
+            memory = {each.untyped_storage().data_ptr() for each in reached if is_plain(each)}
+            if not written.isdisjoint(memory):
+                raise OtherStateError(
+                    f"{name} runs on real values, and reaches a tensor by itself that the function "
+                    "writes to.",
+                    remedy="pass the tensor to apply.",
+                )
+
+
 class OtherStateError(UnsupportedError):
     """A node's forward would see other state than it saw; called as in eager, it runs once."""
 
@@ -45,7 +83,7 @@ class OfFunctions:
     Attributes:
         bags: Everything mutable that the captured function reaches, each as it was before, but for
             what Functions changed since that run for this call.
-        writes: What tensors held that these wrote to.
+        acts: What those did that ran on real values.
         called: For each Function its forward, and what it was given besides tensors.
     """
 
@@ -63,9 +101,8 @@ class OfFunctions:
         self.called: list[tuple[Any, ...]] = []
         self._first: dict[int, Bag] = {}
         self._traced: list[tuple[str, OfRule]] = []
-        self._real: list[tuple[str, OfRule]] = []
+        self.acts = Acts()
         self._other: list[tuple[str, str]] = []
-        self.writes = WritesTakenBack(self._tensors)
 
     def following(self) -> contextlib.AbstractContextManager[Any]:
         """While a Function's rule runs: what the capture follows is what reaches more."""
@@ -103,13 +140,16 @@ class OfFunctions:
     def put_back(self) -> None:
         """Undo everything: the call isn't going to be made this way."""
         state.put_back(self.before())
-        self.writes.write_back()
+        self.acts.take_back()
 
     def noting_writes(self) -> contextlib.AbstractContextManager[Any]:
         """While a forward runs on real tensors: what it writes to can be what it was."""
-        return self.writes
+        writes = WritesTakenBack(self.tensors)
+        self.acts.writes.append(writes.kept)
+        return writes
 
-    def _tensors(self) -> Iterator[torch.Tensor]:
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """All tensors that are reached."""
         for thing in self._environment.objects.values():
             if isinstance(thing, torch.Tensor):
                 yield thing
@@ -126,8 +166,8 @@ class OfFunctions:
         if is_traced:
             self._traced.append((name, rule))
             return
-        self._real.append((name, rule))
         with untraced():
+            self.acts.reached.append((name, tuple(rule.tensors())))
             self._note_other(name, rule, _Before(self.bags, has_all=True))
 
     def refuse_other_state(self) -> None:
@@ -153,27 +193,6 @@ class OfFunctions:
         seen = before.other_than(rule)
         if seen is not None:
             self._other.append((name, seen))
-
-    def refuse_written(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Refuse a forward that runs on real values and reaches what the function writes to.
-
-        The function writes when all of it has run.
-
-        Args:
-            tensors: What it writes to.
-
-        Raises:
-            OtherStateError: If there is one.
-        """
-        written = {tensor.untyped_storage().data_ptr() for tensor in tensors if is_plain(tensor)}
-        for name, rule in self._real:
-            reached = filter(is_plain, rule._tensors())
-            if any(tensor.untyped_storage().data_ptr() in written for tensor in reached):
-                raise OtherStateError(
-                    f"{name} runs on real values, and reaches a tensor by itself that the function "
-                    "writes to.",
-                    remedy="pass the tensor to apply.",
-                )
 
     def _since(self, looked: list[Contents]) -> Iterator[tuple[int, Bag]]:
         """Everything, as it was at a look, or when it was reached after that."""

@@ -33,7 +33,7 @@ from funcaot.aot.state import arguments, state
 from funcaot.aot.state.advancing import Draws, refuse_iterators
 from funcaot.aot.state.changed_by_hooks import HooksOfAllModules
 from funcaot.aot.state.held import Held, refuse_counted
-from funcaot.aot.state.of_functions import Everything, OfFunctions
+from funcaot.aot.state.of_functions import Acts, Everything, OfFunctions
 from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.optimizer_step import (
     FirstStepError,
@@ -169,11 +169,11 @@ class StateTracker:
     as_they_are: frozenset[int] = frozenset()
     open: OpenSettings = field(default_factory=lambda: OpenSettings(NumbersRead()))
     classes: Classes = field(default_factory=lambda: Classes(""))
+    acts: Acts = field(default_factory=Acts)
     reads_states: bool = False
     _names_states: bool = False
     _before: Sequence[Bag] = ()
     _classes: Sequence[tuple[Any, type]] = ()
-    _of_functions: OfFunctions | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on the tape's tensors."""
@@ -269,7 +269,7 @@ class StateTracker:
             snapshots.put_back()
             raise
         self._put_back(of_functions, changes)
-        self._classes, self._of_functions = snapshots.classes, of_functions
+        self._classes, self.acts = snapshots.classes, of_functions.acts
         self._check_own(given, copies)
         return self._outcome(result, changes, _Kept(bags, given, environment))
 
@@ -304,22 +304,12 @@ class StateTracker:
         self.in_arguments = self._found_in_arguments(copies, changes, self.environment)
         self.read_off = changes.numbers()
 
-    def refuse_written(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Refuse a Function that runs on real values and reaches tensors that the function writes.
-
-        Raises:
-            OtherStateError: If there is one.
-        """
-        if self._of_functions is not None and tensors:
-            self._of_functions.refuse_written(tensors)
-
     def take_back(self) -> None:
         """Undo what else the last run changed, which only libraries look at: it isn't to count."""
         state.put_back(self._before)
         state.put_back_classes(self._classes)
         self._before = self._classes = ()
-        if self._of_functions is not None:
-            self._of_functions.writes.write_back()
+        self.acts.take_back()
 
     def _refuse(self, draws: Draws, held: Held, snapshots: state.Snapshots) -> None:
         """Refuse what would happen once: draws, changes in extensions, states, other threads."""
