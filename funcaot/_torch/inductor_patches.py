@@ -162,6 +162,20 @@ OF_INDUCTOR: tuple[Patch, ...] = (
         for_time=True,
     ),
     Patch(
+        "indices",
+        f"{_INDUCTOR}/loops/indices.py",
+        (
+            Target(
+                "torch._inductor.codegen.cpp:CppVecKernel._load_or_store_non_contiguous",
+                ("self", "var", "index", "dtype", "buffer", "store_value", "accu_store"),
+            ),
+        ),
+        "Vectors of indices are copied number by number before they are checked.",
+        "reading by index is as slow as torch.compile's",
+        "tests/_torch/loops/test_indices.py",
+        for_time=True,
+    ),
+    Patch(
         "dtype rules",
         f"{_INDUCTOR}/loops/dtypes.py",
         (

@@ -25,6 +25,17 @@ def test_a_usual_kernel_gets_a_name_of_its_own():
     assert "#include" not in named
 
 
+@pytest.mark.parametrize("count", [15, 16])
+def test_a_kernel_with_many_loops_inside_has_them_as_loops(count):
+    unrolled = "    #pragma GCC unroll 16\n    for (long x0_inner = 0; x0_inner < 16; x0_inner++)\n"
+    other = "    #pragma GCC unroll 4\n    for (int i = 0; i < 4; i++)\n"
+    body = BODY.replace("    #pragma omp\n", unrolled * count + other)
+    named = files.kernel_of(POINTERS, INCLUDE + body).named("cpp_fused_0")
+    assert named.count("unroll 16\n") == (count if count < 16 else 0)
+    assert named.count("unroll 1\n") == (count if count >= 16 else 0)
+    assert named.count("unroll 4\n") == 1
+
+
 @pytest.mark.parametrize(
     ("argument_types", "source"),
     [

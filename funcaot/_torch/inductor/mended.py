@@ -14,7 +14,14 @@ from funcaot._torch.inductor import (
     scalars,
     special_values,
 )
-from funcaot._torch.inductor.loops import dtypes, empty_ranges, short_rows, strides, threads
+from funcaot._torch.inductor.loops import (
+    dtypes,
+    empty_ranges,
+    indices,
+    short_rows,
+    strides,
+    threads,
+)
 from funcaot._torch.patches import applied
 
 __all__ = ["code_mended", "prepare"]
@@ -37,6 +44,7 @@ def code_mended() -> Iterator[str]:
     with (
         applied("loops", threads.mended, "") as looped,
         applied("short rows", short_rows.mended, "") as short,
+        applied("indices", indices.mended, "") as checked,
         applied("dtype rules", dtypes.rules_kept, None),
         applied("strides", strides.mended, None),
         applied("empty ranges", empty_ranges.left_out, None),
@@ -48,4 +56,15 @@ def code_mended() -> Iterator[str]:
         special_values.mended() as exact,
     ):
         # The last is what ``prepare`` marks, which is no part of a graph's text.
-        yield looped + short + scaled + placed + rigid + stored + divided + exact + " rounded 3"
+        yield (
+            looped
+            + short
+            + checked
+            + scaled
+            + placed
+            + rigid
+            + stored
+            + divided
+            + exact
+            + " rounded 3"
+        )

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from funcaot._torch.tracing.tracing_errors import MIXED
 
-__all__ = ["fake_like", "fake_strided", "is_fake", "sparing_real_tensors"]
+__all__ = ["fake_like", "fake_strided", "is_fake", "run_alone", "sparing_real_tensors"]
 
 
 def is_fake(value: Any) -> bool:
@@ -35,6 +35,12 @@ def fake_strided(value: FakeTensor, stride: Sequence[int]) -> torch.Tensor:
     """A fake tensor of the same shape with other strides."""
     with _disable_current_modes(), value.fake_mode:
         return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
+
+
+def run_alone(op: Any, args: Any, kwargs: Any, mode: FakeTensorMode) -> Any:
+    """What an op returns for fake tensors, in their mode and in no other one."""
+    with _disable_current_modes():
+        return mode.dispatch(op, (FakeTensor,), args, kwargs)
 
 
 def sparing_real_tensors(mode: FakeTensorMode) -> FakeTensorMode:

@@ -179,6 +179,12 @@ def node_of(tensor: torch.Tensor, tracer: PythonKeyTracer) -> fx.Node | None:
     return None if slot is None else slot.node
 
 
+def plain_proxy(inner: torch.Tensor, tracer: PythonKeyTracer) -> fx.Proxy | None:
+    """What stands for a fake tensor in a trace; None for a constant, whose value is known."""
+    slot = get_proxy_slot(inner, tracer, None)
+    return None if slot is None or slot.constant is not None else slot.proxy
+
+
 def has_data_mutation(tensor: torch.Tensor) -> bool:
     """Whether a functional wrapper's data was written to."""
     return torch._functionalize_has_data_mutation(tensor.elem)  # type: ignore[attr-defined]

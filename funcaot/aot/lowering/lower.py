@@ -24,6 +24,7 @@ from funcaot.aot.lowering import kept_layouts
 from funcaot.aot.lowering.contract import Contract, Executable, Run, contract_of
 from funcaot.aot.lowering.joined_slices import joined_slices
 from funcaot.aot.lowering.opaque_parts import between_opaque
+from funcaot.aot.lowering.plain_ops import PlainOps, Recorded
 from funcaot.aot.lowering.premises_first import premises_first
 from funcaot.aot.lowering.strided_windows import by_elements
 from funcaot.aot.tape.tape import Tape
@@ -265,7 +266,7 @@ def _retrace(module: fx.GraphModule, table: dict[Any, Callable[..., Any]]) -> fx
     inputs += sizes
     # The values here are made up: a decomposition that asks for them is an error.
     with tape.recording(grad_mode=False), tracing.decompose(table), premise.refused():
-        outputs = _Inliner(module).run(*inputs)
+        outputs = _Inliner(module, PlainOps(module, tape, table)).run(*inputs)
         outputs = kept_layouts.with_traced_layouts(module, outputs)
         wanted = [tape.node_of(tensor) for tensor in outputs]
     retraced = tape.extract(available, wanted)
@@ -276,13 +277,19 @@ def _retrace(module: fx.GraphModule, table: dict[Any, Callable[..., Any]]) -> fx
 class _Inliner(fx.Interpreter):
     """Runs a graph node by node; a user's Function runs its forward instead of the operator."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, plain: PlainOps) -> None:
         """Keep every value: places in memory are those in what a view was made of."""
         super().__init__(module, garbage_collect_values=False)
+        self._plain = plain
 
     def run_node(self, n: fx.Node) -> Any:
         """A decomposition's result has the op's dtype: that of a sum of int8 is int64."""
-        made = by_elements(n, self.env.__getitem__)
+        recorded = self._plain.record(n, self.env)
+        if recorded is not None:
+            return recorded
+        for source in n.all_input_nodes:
+            self._value(source)
+        made = by_elements(n, self._value)
         if made is None:
             made = super().run_node(n)
         traced = n.meta.get("val")
@@ -292,6 +299,13 @@ class _Inliner(fx.Interpreter):
             # A decomposition may choose other ones.
             return kept_layouts.as_traced_value(made, graphs.value_of(n))
         return made
+
+    def _value(self, node: fx.Node) -> Any:
+        """What was made of a node, as a tensor that the tape records."""
+        value = self.env[node]
+        if isinstance(value, Recorded):
+            value = self.env[node] = value.wrapped()
+        return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if hasattr(target, "inline") and target.opaque is None:

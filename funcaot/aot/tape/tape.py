@@ -62,6 +62,7 @@ class Tape:
 
     Attributes:
         graph: The graph; placeholders may come late, since tangents arrive on demand.
+        tracer: Makes the nodes.
         root: Module that owns the graph's constants.
         regions: For each ``torch.utils.checkpoint`` so far, the first sequence number of
             autograd inside and the first one after it.
@@ -80,19 +81,15 @@ class Tape:
     """
 
     def __init__(self, sizes: SizeEnvironment | None = None) -> None:
-        """Make an empty tape.
-
-        Args:
-            sizes: Its open sizes, if it has any.
-        """
+        """Make an empty tape, with open sizes if it has any."""
+        self.tracer = tracing.new_tracer()
         self.regions: list[tuple[int, int]] = []
         self.sizes = sizes
         self._fake_mode = tracing.fake_mode(sizes)
-        self._tracer = tracing.new_tracer()
-        self._proxy_mode = tracing.ProxyTorchDispatchMode(self._tracer, "fake")
+        self._proxy_mode = tracing.ProxyTorchDispatchMode(self.tracer, "fake")
         self._functional_mode = tracing.TapeFunctionalMode()
         self._notes = NodeNotes(self._functional_mode)
-        self._tracer.note = self._notes.note
+        self.tracer.note = self._notes.note
         self._functional_mode.answer = premises.answer
         self.outside_memory = self._functional_mode.outside
         self._functional_mode.record_collective = record
@@ -101,7 +98,7 @@ class Tape:
         self.kept: list[tuple[str, Any]] = []
         self.closed_over = ClosedOver()
         self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
-        self.wrappers = Wrappers(self._tracer, self._fake_value, sizes)
+        self.wrappers = Wrappers(self.tracer, self._fake_value, sizes)
         self.values = Values(self.root, sizes, self.wrappers)
         if self.sizes is not None:
             self._add_sizes(self.sizes)
@@ -111,23 +108,23 @@ class Tape:
         from funcaot._torch.tensors.sizes.size_environment import SizeNodes
 
         with _outside_of_transforms():
-            tracker = SizeNodes(self._tracer, sizes)
-        self._tracer.symnode_tracker = tracker  # type: ignore[assignment]
+            tracker = SizeNodes(self.tracer, sizes)
+        self.tracer.symnode_tracker = tracker  # type: ignore[assignment]
         self.root.size_nodes = tuple(tracker.inputs.values())  # type: ignore[assignment]
 
     def size_node(self, size: Any) -> fx.Node:
         """The node of a number made of the tape's open sizes."""
-        return self._tracer.symnode_tracker.get(size).force().node  # type: ignore
+        return self.tracer.symnode_tracker.get(size).force().node  # type: ignore
 
     @property
     def graph(self) -> fx.Graph:
         """The graph that the tape records into."""
-        return self._tracer.graph
+        return self.tracer.graph
 
     @property
     def root(self) -> torch.nn.Module:
         """The module that owns the graph's constants."""
-        return self._tracer.root
+        return self.tracer.root
 
     @contextlib.contextmanager
     def recording(self, *, grad_mode: bool = True, autocast: bool = False) -> Iterator[None]:
@@ -245,7 +242,7 @@ class Tape:
         """
         kept = StateKept(self._fake_mode, self._proxy_mode, self._functional_mode)
         with kept, _outside_of_transforms(), torch.no_grad():
-            proxy = self._tracer.create_proxy("placeholder", name, (), {})
+            proxy = self.tracer.create_proxy("placeholder", name, (), {})
             with inference.as_made(example), self._functional_mode:
                 made = self.wrappers.opened(proxy, spec, example, like)
             if example is not None:
@@ -262,7 +259,7 @@ class Tape:
         again.replace_all_uses_with(node)
         inner = tracing.functional_inner(tensor)
         with tracing.temporarily_clear_interpreter_stack():  # no level in the node's value
-            tracing.track(inner, fx.Proxy(node, self._tracer), self._tracer)
+            tracing.track(inner, fx.Proxy(node, self.tracer), self.tracer)
 
     def _fake_value(self, spec: TensorSpec, example: torch.Tensor | None) -> torch.Tensor:
         if spec.layout is not torch.strided:
@@ -386,7 +383,7 @@ class Tape:
         if wrapper is not None:
             return wrapper
         value = self._fake_value(spec_of(node.meta["val"]).without_grad(), None)
-        tracing.track(value, fx.Proxy(node, self._tracer), self._tracer)
+        tracing.track(value, fx.Proxy(node, self.tracer), self.tracer)
         return tracing.to_functional(value)
 
     def carrier(self, symbols: Sequence[Any]) -> fx.Node:
@@ -412,7 +409,7 @@ class Tape:
             raise RuntimeError("a view that is made anew is asked for when the tape doesn't record")
         if is_wrapper(tensor):
             return self.wrappers.node_of(tensor)
-        return tracing.node_of(tensor, self._tracer)
+        return tracing.node_of(tensor, self.tracer)
 
     def nodes_of(self, tensors: Sequence[torch.Tensor]) -> list[fx.Node | None]:
         """The nodes of what a trace has brought out, which are made where there are none yet."""

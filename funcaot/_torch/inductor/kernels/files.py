@@ -11,6 +11,7 @@ __all__ = ["Kernel", "filled", "in_files", "kernel_of", "source_of"]
 _PREFIX = re.compile(r"\s*#include [<\"]torch/csrc/inductor/cpp_prefix\.h[>\"]\s*\n")
 _DIRECTIVE = re.compile(r"^\s*#(?!\s*pragma\b)", re.MULTILINE)
 _ENTRY = re.compile(r"\bkernel\b")
+_UNROLLED = re.compile(r"#pragma GCC unroll \d+(?=\s+for \(long \w+_inner = 0;)")
 _NUMBERS = {"int64_t", "float", "double"}
 
 # A file of more characters is split: what the C++ compiler needs grows with it.
@@ -21,6 +22,10 @@ _LONG = 90_000
 
 # A file of fewer takes less time to compile than to read headers for it and to link it.
 _SHORT = 30_000
+
+# A kernel with so many loops that fill a vector number by number has them as loops: unrolled, they
+# take most of the C++ compiler's time, and such a kernel waits for memory anyway.
+_MANY = 16
 
 # How Python calls kernels: without tuples, which is faster than Inductor's own bindings.
 _BINDINGS = """\
@@ -130,6 +135,8 @@ class Kernel:
     def named(self, name: str) -> str:
         """The kernel as a function of its own name, which profilers show."""
         body = _ENTRY.sub(name, self.body)
+        if len(_UNROLLED.findall(body)) >= _MANY:
+            body = _UNROLLED.sub("#pragma GCC unroll 1", body)
         return f"namespace kernels_{name} {{\n{body}\n}}\n"
 
 

@@ -24,7 +24,13 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_on
 from funcaot._torch.tensors.seeding import drawing_nothing
 from funcaot._torch.tracing.functional_values import outside_only
 
-__all__ = ["dims_of_like", "laid_out_as_in_eager", "of_nothing", "present_number"]
+__all__ = [
+    "dims_of_like",
+    "laid_out_as_in_eager",
+    "lies_as_in_eager",
+    "of_nothing",
+    "present_number",
+]
 
 aten = torch.ops.aten
 
@@ -121,18 +127,13 @@ def laid_out_as_in_eager(
         kwargs: Its keywords.
         result: What it returned.
     """
-    tensors = [value for value in tree_leaves((args, kwargs)) if _is_strided(value)]
-    laid = func in _OPS and not all(value.is_contiguous() for value in tensors)
-    made = [value for value in tree_leaves(result) if _is_strided(value)]
-    odd = any(map(_has_odd_strides, (*tensors, *made)))
-    cast = _casts_copies(func, (args, kwargs), result)
-    if not (laid or cast) and not (odd and not func._schema.is_mutable and _is_torchs(func)):
+    asked, hollow = _is_asked(func, args, kwargs, result)
+    if not asked:
         return result
     shows = any(returned.alias_info is not None for returned in func._schema.returns)
-    hollow = cast and (not tensors or max(map(_elements, tensors)) > _LARGE)
     like_eager = _by_eager(func, args, kwargs, hollow=hollow)
     if like_eager is None:
-        _refuse_nothing(func, args, kwargs, tensors)
+        _refuse_nothing(func, args, kwargs)
         return result
 
     def laid_out(value: Any, like: Any) -> Any:
@@ -166,10 +167,35 @@ def laid_out_as_in_eager(
     return tree_map(laid_out, result, like_eager)
 
 
-def _refuse_nothing(
-    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
-) -> None:
+def lies_as_in_eager(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: torch.Tensor
+) -> bool:
+    """Whether ``laid_out_as_in_eager`` would leave an op's one result as it is."""
+    asked, hollow = _is_asked(func, args, kwargs, result)
+    if not asked:
+        return True
+    like = _by_eager(func, args, kwargs, hollow=hollow)
+    return isinstance(like, torch.Tensor) and (
+        (result.shape, result.stride()) == (like.shape, like.stride())
+    )
+
+
+def _is_asked(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+) -> tuple[bool, bool]:
+    """Whether eager is asked how a result lies, and whether for tensors without memory."""
+    tensors = [value for value in tree_leaves((args, kwargs)) if _is_strided(value)]
+    laid = func in _OPS and not all(value.is_contiguous() for value in tensors)
+    made = [value for value in tree_leaves(result) if _is_strided(value)]
+    odd = any(map(_has_odd_strides, (*tensors, *made)))
+    cast = _casts_copies(func, (args, kwargs), result)
+    asked = laid or cast or (odd and not func._schema.is_mutable and _is_torchs(func))
+    return asked, cast and (not tensors or max(map(_elements, tensors)) > _LARGE)
+
+
+def _refuse_nothing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise what eager raises where no argument has elements, whose values could be the reason."""
+    tensors = [value for value in tree_leaves((args, kwargs)) if _is_strided(value)]
     if tensors and all(0 in value.shape for value in tensors):
         with _disable_current_modes(), torch.no_grad(), _drawing_nothing(func, args, kwargs):
             func(*tree_map(_zeros, list(args)), **tree_map(_zeros, dict(kwargs)))
