@@ -8,6 +8,16 @@ import torch
 import funcaot
 
 EDGES = ("left", "right", "up")
+STORES = (
+    "{one}.stored0 = x * 2",
+    "{one}.stored1 = {other}.number",
+    "{one}.number += 1",
+    "{one}.log.append(x + 3)",
+    "{one}.up = {other}",
+    "{one}.left, {other}.left = {other}, {one}",
+    "{one}.up = {other}; del {other}.up",
+    "del {one}.up",
+)
 
 
 class Thing:
@@ -17,7 +27,8 @@ class Thing:
 def world(rng):
     """Five things with attributes and lists that lead to each other, in circles too."""
     things = [Thing() for _ in range(5)]
-    for thing in things:
+    for place, thing in enumerate(things):
+        thing.place, thing.number, thing.log = place, place, []
         for name in rng.sample(EDGES, rng.randint(1, 3)):
             setattr(thing, name, rng.choice(things))
         if rng.random() < 0.4:
@@ -31,18 +42,30 @@ def path(rng, thing):
     """What leads from a thing to another one, as text."""
     steps = ""
     for _ in range(rng.randint(1, 4)):
-        names = sorted(name for name in vars(thing) if name != "never_named")
+        names = sorted(vars(thing).keys() & {*EDGES, "many"})
         name = rng.choice(names)
         thing = thing.many[0] if name == "many" else getattr(thing, name)
         steps += ".many[0]" if name == "many" else f".{name}"
     return steps
 
 
+def told(value):
+    """A value as it may be compared between two worlds."""
+    if isinstance(value, list):
+        return [told(item) for item in value]
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    return f"thing {value.place}" if isinstance(value, Thing) else value
+
+
 def life(seed, backend):
     """What all things hold after some calls, between which references change."""
     rng = random.Random(seed)
     things = world(rng)
-    lines = [f"    w{path(rng, things[0])}.stored{i} = x * {i + 2}" for i in range(2)]
+    lines = []
+    for _ in range(rng.randint(1, 3)):
+        one, other = (f"w{path(rng, things[0])}" for _ in range(2))
+        lines.append(f"    {rng.choice(STORES).format(one=one, other=other)}")
     source = "\n".join(["def f(x):", *lines, "    return x + 1"])
     names = {"w": things[0]}
     exec(source, names)
@@ -51,16 +74,13 @@ def life(seed, backend):
     for call in range(4):
         if call > 1:
             thing = rng.choice(things)
-            name = rng.choice(sorted(set(vars(thing)) & {*EDGES, "never_named"}))
+            name = rng.choice((*EDGES, "never_named"))
             setattr(thing, name, rng.choice(things))
         try:
             f(torch.full((2,), call + 1.0))
         except AttributeError as error:
             held.append(str(error))
-        numbers = ("stored0", "stored1")
-        held.append(
-            [getattr(thing, name, torch.zeros(2)).tolist() for thing in things for name in numbers]
-        )
+        held.append([{name: told(vars(thing)[name]) for name in vars(thing)} for thing in things])
     return source, held
 
 
