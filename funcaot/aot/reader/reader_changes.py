@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import replace
 from typing import Any
 
@@ -102,18 +102,35 @@ def kept_things(finder: EnvironmentWriter, tracker: StateTracker) -> list[str]:
 
 
 def read_first(before: Environment, environment: Environment) -> Environment:
-    """What was reached, each thing first where code reads it: that is compared in each call."""
+    """What was reached, each thing first where code reads it: that is compared in each call.
 
-    def those_read_first(identity: int, places: list[Place]) -> list[Place]:
-        known = {(p.parent, p.access) for p in environment.places.get(identity, ())}
-        known = {(p.parent, p.access) for p in places if environment.is_read(p)} & known
-        return sorted(places, key=lambda place: (place.parent, place.access) not in known)
-
+    The first places stay a forest, also where objects refer to one another: they are those of a
+    search from what nothing leads to, along what is read; for other things, those of the walk.
+    """
+    found = defaultdict[int, list[tuple[int, Place]]](list)
+    for identity, places in environment.places.items():
+        read = {(place.parent, place.access) for place in places if environment.is_read(place)}
+        for place in before.places.get(identity, ()) if read else ():
+            if (place.parent, place.access) in read:
+                found[place.parent].append((identity, place))
+    waiting = deque(parent for parent in found if _is_root(before, parent))
+    first = dict[int, Place]()
+    while waiting:
+        for identity, place in found[waiting.popleft()]:
+            if identity not in first and not _is_root(before, identity):
+                first[identity] = place
+                waiting.append(identity)
     places = {
-        identity: those_read_first(identity, found) if len(found) > 1 else found
-        for identity, found in before.places.items()
+        identity: sorted(there, key=lambda place: place is not first.get(identity))
+        if len(there) > 1
+        else there
+        for identity, there in before.places.items()
     }
     return replace(before, places=places)
+
+
+def _is_root(environment: Environment, identity: int) -> bool:
+    return identity in environment.anchors or not environment.places.get(identity)
 
 
 def write_changed(writer: EnvironmentWriter, bag: Bag, change: Change) -> None:

@@ -411,6 +411,8 @@ def names_of(code: types.CodeType) -> Names:
     used |= read | matched
     read |= matched
     tried |= matched
+    # What is set and deleted leaves no trace where it wasn't there.
+    tried |= {str(item.argval) for item in instructions if item.opname == "DELETE_ATTR"}
     sees_all = looks_at_all(used, instructions)
     assigned, counted = assigned_in(instructions, used)
     assigned |= set_by_text(code, used)

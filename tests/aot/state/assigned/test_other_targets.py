@@ -174,3 +174,33 @@ def test_is_assigned_in_each_call(make, changes):
         else:
             compiled(torch.ones(3))
             assert holds()
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_what_is_set_and_deleted_in_the_call(inner):
+    """It leaves no trace where it wasn't there at the capture; a later call may find it there."""
+    results = []
+    for compiled in (False, True):
+        w = SimpleNamespace(inside=SimpleNamespace())
+
+        def f(x, w=w):
+            thing = w.inside if inner else w
+            thing.used = x
+            y = thing.used * 2
+            del thing.used
+            return y
+
+        def unread(x, w=w):
+            thing = w.inside if inner else w
+            thing.used = x
+            del thing.used
+            return x * 2
+
+        for function in (f, unread):
+            g = funcaot.compile(function, backend="eager") if compiled else function
+            for call in range(4):
+                if call == 2:
+                    (w.inside if inner else w).used = 5
+                results.append((g(torch.ones(2)).tolist(), repr(w)))
+    half = len(results) // 2
+    assert results[:half] == results[half:]

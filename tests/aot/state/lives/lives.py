@@ -168,10 +168,21 @@ def _called(rng: random.Random, lives: tuple[Life, Life]) -> str | None:
     if found or raised is not None or rng.random() < 0.2:
         return found
     outs = [[*tensors_in(result)] for result in results]
-    if outs[0] and outs[1]:
-        for each in outs:
-            sum(out.sum() for out in each).backward()
-    return _differences(lives, xs, results)
+    if not (outs[0] and outs[1]):
+        return None
+    refusals = [_refusal(each) for each in outs]
+    if refusals[0] != refusals[1]:
+        return f"eager's backward raises {refusals[0]!r}, the compiled one {refusals[1]!r}"
+    return "refused" if refusals[0] else _differences(lives, xs, results)
+
+
+def _refusal(outs: list[torch.Tensor]) -> str | None:
+    """What a backward says of a tensor that was written to after it was saved; None if nothing."""
+    try:
+        sum(out.sum() for out in outs).backward()
+    except RuntimeError as error:
+        return str(error).partition(":")[0]
+    return None
 
 
 def _differences(lives: tuple[Life, Life], xs: list[Any], results: tuple[Any, Any]) -> str | None:
