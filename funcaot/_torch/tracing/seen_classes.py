@@ -26,6 +26,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from funcaot._torch.patches import require
 from funcaot._torch.tensors.classes.own_functions import is_own_class
+from funcaot._torch.tensors.random.made_generators import MadeGenerator
 from funcaot._torch.tensors.sizes.of_numpy.written import KINDS
 from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt
 from funcaot._torch.tracing.own_classes import class_of, put_in_class
@@ -71,6 +72,8 @@ def _class_of(thing: Any) -> type:
     kind = type(thing)
     if kind in _NUMBERS:
         return kind if tracing_here() is None else getattr(thing, "kind", _NUMBERS[kind])
+    if kind is MadeGenerator:
+        return torch.Generator
     if kind not in _SYMBOLIC:
         return class_of(thing)
     return vars(thing).get(_CLASS, torch.Tensor)

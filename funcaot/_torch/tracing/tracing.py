@@ -459,7 +459,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
                         raise
                     return answer
                 if not types and isinstance(result, FakeTensor):  # torch.add(2, 3)
-                    return FunctionalTensor(torch._to_functional_tensor(result), self)
+                    return self.wrapped(result)
                 keep_strides(func, args, kwargs or {})
                 look_at_sparse(func, (args, kwargs), result)
                 self.outside.note(result)
@@ -468,6 +468,10 @@ class TapeFunctionalMode(FunctionalTensorMode):
         finally:
             self.detaching, self.writing, self.running = before
             noted.writing = writing
+
+    def wrapped(self, tensor: torch.Tensor) -> FunctionalTensor:
+        """A functional tensor of a value that was recorded below."""
+        return FunctionalTensor(torch._to_functional_tensor(tensor), self)
 
     def _higher_order(
         self, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]

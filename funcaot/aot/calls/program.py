@@ -87,7 +87,7 @@ class GraphProgram:
         # A compiler isn't given operands that the graph doesn't use.
         self._used = [index for index, node in enumerate(placeholders) if node.users]
         self.arity = len(placeholders)
-        self.draws = any(graphs.is_random(node) for node in module.graph.nodes)
+        self.draws = any(map(graphs.draws, module.graph.nodes))
         self.sizes = OpenSizes.of(module)
 
     @property

@@ -22,6 +22,7 @@ from funcaot._torch.levels.flex_attention import differentiating_flex_attention
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.printing import printable
+from funcaot._torch.tensors.random.made_generators import made_by, made_really
 from funcaot._torch.tensors.seeding import drawing_nothing
 from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tensors.sizes.texts import told_as_numbers
@@ -36,6 +37,7 @@ from funcaot.aot.tape.closed_over import ClosedOver, Replacing
 from funcaot.aot.tape.collectives import record
 from funcaot.aot.tape.empty_losses import OF_EMPTY
 from funcaot.aot.tape.entering import Attach, Enter
+from funcaot.aot.tape.generators import Generators
 from funcaot.aot.tape.known import premises
 from funcaot.aot.tape.known.values import Values
 from funcaot.aot.tape.node_notes import NodeNotes
@@ -77,6 +79,7 @@ class Tape:
         closed_over: What such a Function's backward may reach besides what it saved.
         outside_memory: Its constants that lie in memory that isn't torch's.
         values: The values of nodes in the present call, as far as they are known.
+        generators: The random generators that are made while it records now.
     """
 
     def __init__(self, sizes: SizeEnvironment | None = None) -> None:
@@ -103,6 +106,7 @@ class Tape:
         self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
         self.wrappers = Wrappers(self._tracer, self._fake_value, sizes)
         self.values = Values(self.root, sizes, self.wrappers)
+        self.generators = Generators(self._functional_mode)
         if self.sizes is not None:
             self._add_sizes(self.sizes)
 
@@ -139,7 +143,9 @@ class Tape:
                 once more has been cast, where the function said so.
         """
         hidden = inference.inference_mode_around_levels()
+        generators = Generators(self._functional_mode)
         with (
+            holding(self, generators=generators),
             StateKept(self._fake_mode, self._proxy_mode, self._functional_mode),
             contextlib.nullcontext() if autocast else guards.autocast_as(()),
             _outside_of_transforms(),
@@ -152,11 +158,19 @@ class Tape:
             tracing.disable_autocast_cache(),
             self._fake_mode,
             self._proxy_mode,
-            tracing.decompose({**in_memory_order(self._running), **OF_EMPTY, **OPEN_PADS}),
+            self.decomposing({**in_memory_order(self._running), **OF_EMPTY, **OPEN_PADS}),
             self._functional_mode,
+            made_by(generators),
             contextlib.nullcontext() if self.sizes is None else _with_open_sizes(),
         ):
             yield
+
+    def decomposing(
+        self, table: dict[Any, Callable[..., Any]]
+    ) -> contextlib.AbstractContextManager[Any]:
+        """While recording, other ops are recorded for those of a table."""
+        order = in_memory_order(self._running)
+        return tracing.decompose(self.generators.decompositions(order, table))
 
     def stands_for(self, output: Any, operand: torch.Tensor) -> bool:
         """Whether a Function's output is an operand that it returned as it is."""
@@ -332,7 +346,7 @@ class Tape:
 
     def run(self, function: type, operands: tuple[Any, ...]) -> Any:
         """Run a Function's forward on real operands."""
-        with _outside_of_transforms(), torch.no_grad(), unwatched():
+        with _outside_of_transforms(), torch.no_grad(), unwatched(), made_really():
             state = torch.get_rng_state()
             output = function.forward(*operands)  # type: ignore[attr-defined]
             if not torch.equal(state, torch.get_rng_state()):
@@ -342,7 +356,7 @@ class Tape:
 
     def outside(self, body: Callable[[], Any], given: Iterable[object] = ()) -> Any:
         """Run code on real tensors, outside of every mode and level; it draws nothing."""
-        with _outside_of_transforms(), drawing_nothing(given), unwatched():
+        with _outside_of_transforms(), drawing_nothing(given), unwatched(), made_really():
             return body()
 
     def call(self, function: type, *operands: Any) -> Any:
