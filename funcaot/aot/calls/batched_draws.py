@@ -109,7 +109,7 @@ class _Seeded:
     def __call__(
         self, state: torch.Tensor, of: torch.device, /, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, ...]:
-        made = in_state(of, state)
+        made: Any = in_state(of, state)  # it is recorded, as all of this is
         drawn = self.draw(*args, **kwargs, generator=made)
         return (*(drawn if isinstance(drawn, tuple) else (drawn,)), made.state)
 

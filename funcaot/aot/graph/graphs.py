@@ -15,7 +15,6 @@ from funcaot._torch.autograd.nodes import autograd_nodes
 from funcaot._torch.distributed import collectives
 from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
 from funcaot._torch.tensors.ops import CHECKS, OpOverload, acts
-from funcaot._torch.tensors.random.seeded import OF_TORCH
 from funcaot._torch.tensors.renamed import ORIGINALS, RENAMED
 from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tensors.sizes.ragged import names_size
@@ -281,11 +280,6 @@ def is_random(node: fx.Node) -> bool:
         return False
     op = op_of(node)
     return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
-
-
-def draws(node: fx.Node) -> bool:
-    """Whether a node is a draw, also one from a state that it is given, which gives the same."""
-    return is_random(node) or node.target in OF_TORCH
 
 
 def needed_for(found: Iterable[fx.Node]) -> Iterator[fx.Node]:

@@ -12,7 +12,6 @@ from torch import fx
 
 from funcaot import config
 from funcaot._torch.tensors.seeding import drawing_nothing
-from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot._torch.tracing.seen_classes import classes_shown
 from funcaot.aot.graph import graph_checks, graphs

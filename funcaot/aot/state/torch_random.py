@@ -35,7 +35,8 @@ def refuse_states(name: str, environment: Environment, ran: Ran) -> None:
     if not used:
         return
     raise UnsupportedError(
-        f"{name} calls {used[0]}, which would happen once, when it is captured, and not at every call.",
+        f"{name} calls {used[0]}, which would happen once, when it is captured, and not at every "
+        "call.",
         remedy=_REMEDY,
     )
 
@@ -68,7 +69,8 @@ def refuse_new_generators(
             raise UnsupportedError(
                 f"{name} draws from a torch.Generator that it makes itself, or that isn't found in "
                 "its arguments, its closure or its globals: later calls would go on with this one.",
-                remedy="make the generator outside, and pass it or close over it.",
+                remedy="call torch.Generator inside; or make the generator outside, and pass it or "
+                "close over it.",
             )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.random.made_generators import REAL, MadeGenerator, made_at
+from funcaot._torch.tensors.random.made_generators import REAL, made_at
 from funcaot._torch.tensors.random.seeded import SEEDED, STATE, numbers_and_state
 from funcaot._torch.tracing import tracing
 from funcaot.errors import UnsupportedError

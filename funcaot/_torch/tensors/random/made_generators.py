@@ -18,10 +18,21 @@ from funcaot._torch.patches import require
 from funcaot.base.scopes import SharedPatch, holding
 from funcaot.errors import UnsupportedError
 
-__all__ = ["REAL", "MadeGenerator", "Tracing", "in_state", "made_at", "made_by", "made_really", "with_state"]
+__all__ = [
+    "REAL",
+    "STANDING",
+    "MadeGenerator",
+    "Tracing",
+    "in_state",
+    "made_at",
+    "made_by",
+    "made_really",
+    "with_state",
+]
 
 # Torch's own class, whatever ``torch.Generator`` is at the moment.
 REAL: Any = torch._C.Generator
+_META: Any = type(REAL)
 _OPEN = (torch.SymInt, torch.SymFloat)  # as a capture gives whole numbers that it leaves open
 
 
@@ -174,34 +185,40 @@ class _ThisThread(threading.local):
 _this_thread = _ThisThread()
 
 
-class _Standing(type(REAL)):
+def _meant(kind: Any) -> Any:
+    return REAL if kind is STANDING else kind
+
+
+class _Standing(_META):
     """The class of what stands for ``torch.Generator``, which is that class to every question."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        owner = _this_thread.owner
-        if owner is None or cls is not _Generator:
-            return REAL(*args, **kwargs) if cls is _Generator else super().__call__(*args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self is not STANDING:
+            return super().__call__(*args, **kwargs)
+        if (owner := _this_thread.owner) is None:
+            return REAL(*args, **kwargs)
         return MadeGenerator.made(owner, *args, **kwargs)
 
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, REAL) if cls is _Generator else super().__instancecheck__(instance)
+    def __instancecheck__(self, instance: Any) -> bool:
+        return _META.__instancecheck__(_meant(self), instance)
 
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, REAL) if cls is _Generator else super().__subclasscheck__(subclass)
+    def __subclasscheck__(self, subclass: type) -> bool:
+        return type.__subclasscheck__(_meant(self), subclass)
 
-    def __eq__(cls, other: object) -> bool:
-        return other is cls or (cls is _Generator and other is REAL)
+    def __eq__(self, other: object) -> bool:
+        return _meant(self) is _meant(other)
 
-    def __hash__(cls) -> int:
-        return hash(REAL) if cls is _Generator else super().__hash__()
+    def __hash__(self) -> int:
+        return type.__hash__(_meant(self))
 
 
-_Generator: Any = None
-_Generator = _Standing("Generator", (REAL,), {"__module__": REAL.__module__})
+# Stands for torch's class while somebody records.
+STANDING: Any = None
+STANDING = _Standing("Generator", (REAL,), {"__module__": REAL.__module__})
 
 
 def _stand() -> None:
-    torch.Generator = _Generator
+    torch.Generator = STANDING
 
 
 def _restore() -> None:

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.library import Library, register_fake
 from torch.utils._python_dispatch import _disable_current_modes
 
-from funcaot._torch.autograd.op_kernels import below_autograd
-from funcaot._torch.levels.functorch import unpack_dual
 from funcaot._torch.tensors.ops import OpOverload
 from funcaot._torch.tensors.random.made_generators import REAL, in_state
 
@@ -97,7 +96,9 @@ def _moves(operand: Any) -> bool:
     """Whether something is a tensor with a derivative."""
     if not isinstance(operand, torch.Tensor):
         return False
-    return operand.requires_grad or unpack_dual(operand)[1] is not None
+    if operand.is_inference():  # torch has no tangent for it
+        return False
+    return operand.requires_grad or forward_ad.unpack_dual(operand, level=0).tangent is not None
 
 
 class _Drawing:
@@ -119,7 +120,7 @@ class _Drawing:
     ) -> tuple[torch.Tensor, ...]:
         """The same where autograd looks on: the derivative is that of torch's op."""
         if not any(map(_moves, (*args, *kwargs.values()))):
-            with below_autograd():
+            with torch._C._AutoDispatchBelowAutograd():
                 return SEEDED[self._op](state, of, *args, **kwargs)  # type: ignore[no-any-return]
         if (made := in_state(of, state)) is None:
             return self(state, of, *args, **kwargs)
