@@ -342,8 +342,13 @@ def is_untraceable(error: BaseException) -> bool:
     if isinstance(error, FuncaotError):  # it may quote another one's text
         return False
     if isinstance(error, RuntimeError | TypeError | NotImplementedError):
-        return any(text in str(error) for text in _UNTRACEABLE_TEXT)
+        return any(text in _text_of(error) for text in _UNTRACEABLE_TEXT)
     return False
+
+
+def _text_of(error: BaseException) -> str:
+    """What torch's errors say; other things in one of the user's, as a tensor, aren't shown."""
+    return "\n".join(each for each in error.args if isinstance(each, str))
 
 
 def is_untraceable_function(error: BaseException) -> bool:
@@ -351,12 +356,12 @@ def is_untraceable_function(error: BaseException) -> bool:
 
     Like ``is_untraceable``; and where it uses another tensor than its operands, a file, a clock.
     """
-    return is_untraceable(error) or isinstance(error, OutsideError) or MIXED in str(error)
+    return is_untraceable(error) or isinstance(error, OutsideError) or MIXED in _text_of(error)
 
 
 def met_traced(error: BaseException) -> bool:
     """Whether code that ran on real values met a tensor of a capture."""
-    return any(text in str(error) for text in (MIXED, *WITHOUT_MODES))
+    return any(text in _text_of(error) for text in (MIXED, *WITHOUT_MODES))
 
 
 def why_untraceable(error: BaseException) -> str:
