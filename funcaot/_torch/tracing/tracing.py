@@ -54,7 +54,7 @@ from funcaot._torch.tracing.eager_rules.rewritten import REWRITTEN
 from funcaot._torch.tracing.fake_values import sparing_real_tensors
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only, run_below
 from funcaot._torch.tracing.own_classes import traced_classes
-from funcaot._torch.tracing.tracing_errors import MIXED, WITHOUT_MODES
+from funcaot._torch.tracing.tracing_errors import MIXED, WITHOUT_MODES, text_of
 from funcaot.base.scopes import untraced
 from funcaot.errors import FuncaotError, OutsideError, UnsupportedError
 
@@ -342,13 +342,8 @@ def is_untraceable(error: BaseException) -> bool:
     if isinstance(error, FuncaotError):  # it may quote another one's text
         return False
     if isinstance(error, RuntimeError | TypeError | NotImplementedError):
-        return any(text in _text_of(error) for text in _UNTRACEABLE_TEXT)
+        return any(text in text_of(error) for text in _UNTRACEABLE_TEXT)
     return False
-
-
-def _text_of(error: BaseException) -> str:
-    """What torch's errors say; other things in one of the user's, as a tensor, aren't shown."""
-    return "\n".join(each for each in error.args if isinstance(each, str))
 
 
 def is_untraceable_function(error: BaseException) -> bool:
@@ -356,12 +351,12 @@ def is_untraceable_function(error: BaseException) -> bool:
 
     Like ``is_untraceable``; and where it uses another tensor than its operands, a file, a clock.
     """
-    return is_untraceable(error) or isinstance(error, OutsideError) or MIXED in _text_of(error)
+    return is_untraceable(error) or isinstance(error, OutsideError) or MIXED in text_of(error)
 
 
 def met_traced(error: BaseException) -> bool:
     """Whether code that ran on real values met a tensor of a capture."""
-    return any(text in _text_of(error) for text in (MIXED, *WITHOUT_MODES))
+    return any(text in text_of(error) for text in (MIXED, *WITHOUT_MODES))
 
 
 def why_untraceable(error: BaseException) -> str:
