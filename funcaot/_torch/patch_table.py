@@ -239,6 +239,14 @@ PATCHES: tuple[Patch, ...] = (
         "tests/docs/test_limits.py",
     ),
     Patch(
+        "generators",
+        "funcaot/_torch/tensors/random/made_generators.py",
+        (Target("torch:Generator", has=("manual_seed", "get_state", "set_state")),),
+        "A random generator that is made inside a compiled function would be made once.",
+        "nothing is compiled",
+        "tests/aot/tape/test_made_generators.py",
+    ),
+    Patch(
         "general hooks",
         "funcaot/_torch/calls/general_hooks.py",
         (

@@ -204,8 +204,12 @@ class Watch(Protocol):
 
     called: list[tuple[Any, ...]]
 
-    def following(self) -> contextlib.AbstractContextManager[Any]:
-        """While a rule runs after a look: what its code reaches is looked at before it runs."""
+    def following(self, *, traced: bool = False) -> contextlib.AbstractContextManager[Any]:
+        """While a rule runs after a look: what its code reaches is looked at before it runs.
+
+        Args:
+            traced: Whether a tape has it, so that generators which it seeds are its own.
+        """
         ...
 
     def look(self) -> Any:

@@ -38,14 +38,19 @@ def watch_of(rule: Any, function: type, operands: tuple[Any, ...] = ()) -> Watch
 
 
 @contextlib.contextmanager
-def taken_back(watch: Watch | None) -> Iterator[None]:
-    """While a rule runs once more than in eager: what it changes in Python is taken back."""
+def taken_back(watch: Watch | None, *, traced: bool = False) -> Iterator[None]:
+    """While a rule runs once more than in eager: what it changes in Python is taken back.
+
+    Args:
+        watch: What looks at that.
+        traced: Whether a tape has the rule, so that generators which it seeds are its own.
+    """
     if watch is None:
         yield
         return
     looked = watch.look()
     try:
-        with watch.following():
+        with watch.following(traced=traced):
             yield
     finally:
         watch.take_back(looked)
@@ -65,7 +70,7 @@ def again(
     origin = origin_of(function)
     if defines_setup_context(origin):
         operands = (origin.setup_context, *operands)  # type: ignore[attr-defined]
-    return taken_back(watch_of(getattr(origin, "forward", None), function, operands))
+    return taken_back(watch_of(getattr(origin, "forward", None), function, operands), traced=True)
 
 
 def is_ours(rule: Any) -> bool:

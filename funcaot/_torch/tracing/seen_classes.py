@@ -26,6 +26,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from funcaot._torch.patches import require
 from funcaot._torch.tensors.classes.own_functions import is_own_class
+from funcaot._torch.tensors.random.made_generators import REAL, STANDING, MadeGenerator
 from funcaot._torch.tensors.sizes.of_numpy.written import KINDS
 from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt
 from funcaot._torch.tracing.own_classes import class_of, put_in_class
@@ -71,6 +72,8 @@ def _class_of(thing: Any) -> type:
     kind = type(thing)
     if kind in _NUMBERS:
         return kind if tracing_here() is None else getattr(thing, "kind", _NUMBERS[kind])
+    if kind is MadeGenerator:
+        return torch.Generator
     if kind not in _SYMBOLIC:
         return class_of(thing)
     return vars(thing).get(_CLASS, torch.Tensor)
@@ -265,6 +268,9 @@ _STAND_IN = {id(getattr(builtins, name)): shown for name, shown in _SHOWN.items(
 # No builtin: it is where code imported it by itself.
 _STAND_IN[id(operator.attrgetter)] = _getter = _Getter()
 _MEANT[id(_getter)] = operator.attrgetter
+# Nor is this, which makes other generators while it is captured.
+_STAND_IN[id(REAL)] = STANDING
+_MEANT[id(STANDING)] = REAL
 
 
 def meant_by(thing: Any) -> Any:

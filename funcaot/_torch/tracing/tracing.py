@@ -54,7 +54,7 @@ from funcaot._torch.tracing.eager_rules.rewritten import REWRITTEN
 from funcaot._torch.tracing.fake_values import sparing_real_tensors
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only, run_below
 from funcaot._torch.tracing.own_classes import traced_classes
-from funcaot._torch.tracing.tracing_errors import MIXED, WITHOUT_MODES, WRITTEN_REAL
+from funcaot._torch.tracing.tracing_errors import MIXED, WITHOUT_MODES, WRITTEN_REAL, text_of
 from funcaot.base.scopes import untraced
 from funcaot.errors import FuncaotError, OutsideError, UnsupportedError
 
@@ -348,7 +348,7 @@ def is_untraceable(error: BaseException) -> bool:
     if isinstance(error, FuncaotError):  # it may quote another one's text
         return False
     if isinstance(error, RuntimeError | TypeError | NotImplementedError):
-        return any(text in str(error) for text in _UNTRACEABLE_TEXT)
+        return any(text in text_of(error) for text in _UNTRACEABLE_TEXT)
     return False
 
 
@@ -361,12 +361,12 @@ def is_untraceable_function(error: BaseException) -> bool:
 
 
 def _is_mixed(error: BaseException) -> bool:
-    return any(text in str(error) for text in (MIXED, WRITTEN_REAL))
+    return any(text in text_of(error) for text in (MIXED, WRITTEN_REAL))
 
 
 def met_traced(error: BaseException) -> bool:
     """Whether code that ran on real values met a tensor of a capture."""
-    return any(text in str(error) for text in (MIXED, *WITHOUT_MODES))
+    return any(text in text_of(error) for text in (MIXED, *WITHOUT_MODES))
 
 
 def why_untraceable(error: BaseException) -> str:
@@ -469,7 +469,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
                         raise
                     return answer
                 if not types and isinstance(result, FakeTensor):  # torch.add(2, 3)
-                    return FunctionalTensor(torch._to_functional_tensor(result), self)
+                    return self.wrapped(result)
                 keep_strides(func, args, kwargs or {})
                 look_at_sparse(func, (args, kwargs), result)
                 self.outside.note(result)
@@ -478,6 +478,10 @@ class TapeFunctionalMode(FunctionalTensorMode):
         finally:
             self.detaching, self.writing, self.running = before
             noted.writing = writing
+
+    def wrapped(self, tensor: torch.Tensor) -> FunctionalTensor:
+        """A functional tensor of a value that was recorded below."""
+        return FunctionalTensor(torch._to_functional_tensor(tensor), self)
 
     def _higher_order(
         self, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]

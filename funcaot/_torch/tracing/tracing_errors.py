@@ -24,3 +24,8 @@ def is_of_a_scripted_module(error: Exception) -> bool:
     """Whether TorchScript met a tensor that isn't of the capture: no text is left of that error."""
     text = str(error)
     return "failed in the TorchScript interpreter" in text and text.rstrip().endswith("Error:")
+
+
+def text_of(error: BaseException) -> str:
+    """What torch's errors say; other things in one of the user's, as a tensor, aren't shown."""
+    return "\n".join(each for each in error.args if isinstance(each, str))

@@ -7,13 +7,15 @@ without a batch under ``"different"``, whose examples would all get one draw.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from funcaot._torch.tensors.ops import OpOverload
+from funcaot._torch.tensors.random.made_generators import in_state
+from funcaot._torch.tensors.random.seeded import OF_TORCH
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph.graphs import op_of
 
@@ -69,12 +71,19 @@ def with_draws_in_place(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _draw_of(node: fx.Node) -> Callable[..., Any] | None:
-    if node.target is aten.rrelu_with_noise_functional.default:
+    seeded = OF_TORCH.get(node.target)
+    if seeded is not None:
+        return _Seeded(_in_place_of(seeded, node.args[2:]) or seeded)
+    return _in_place_of(op_of(node), node.args)
+
+
+def _in_place_of(op: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
+    if op is aten.rrelu_with_noise_functional.default:
         return _rrelu
-    in_place = _IN_PLACE.get(op_of(node))
+    in_place = _IN_PLACE.get(op)
     if in_place is None:
         return None
-    if node.target is aten.bernoulli.p and getattr(node.args[0], "target", None) not in _MADE:
+    if op is aten.bernoulli.p and getattr(args[0], "target", None) not in _MADE:
         return None
     return _Drawn(in_place)
 
@@ -88,6 +97,21 @@ class _Drawn:
 
     def __call__(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         return self.draw(tensor.clone(), *args, **kwargs)
+
+
+class _Seeded:
+    """Draw from a generator in the state that a draw is given; vmap says what that means."""
+
+    def __init__(self, draw: Callable[..., Any]) -> None:
+        self.draw = draw
+        self.__name__ = f"seeded_{draw.__name__}".replace(".", "_")
+
+    def __call__(
+        self, state: torch.Tensor, of: torch.device, /, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, ...]:
+        made: Any = in_state(of, state)  # it is recorded, as all of this is
+        drawn = self.draw(*args, **kwargs, generator=made)
+        return (*(drawn if isinstance(drawn, tuple) else (drawn,)), made.state)
 
 
 def _rrelu(

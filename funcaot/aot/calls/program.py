@@ -16,6 +16,7 @@ from funcaot._torch.autograd import autograd
 from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
+from funcaot._torch.tensors.random.seeded import OF_TORCH
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.calls.batchable import batchable
 from funcaot.aot.calls.batched_draws import with_draws_in_place
@@ -87,7 +88,9 @@ class GraphProgram:
         # A compiler isn't given operands that the graph doesn't use.
         self._used = [index for index, node in enumerate(placeholders) if node.users]
         self.arity = len(placeholders)
-        self.draws = any(graphs.is_random(node) for node in module.graph.nodes)
+        self.draws = any(
+            graphs.is_random(node) or node.target in OF_TORCH for node in module.graph.nodes
+        )
         self.sizes = OpenSizes.of(module)
 
     @property

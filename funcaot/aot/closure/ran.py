@@ -53,7 +53,7 @@ _OF_TORCH = {
     "typing_extensions",  # It puts functions of its own into the module typing.
 }  # fmt: skip
 # Torch's functions that read or set the state of its random generators.
-_RANDOM_STATES = frozenset(
+RANDOM_STATES = frozenset(
     f"{name}{which}"
     for name in ("manual_seed", "seed", "get_rng_state", "set_rng_state")
     for which in ("", "_all")
@@ -398,7 +398,7 @@ class Recorder(PausableTrace):
             return None
         if code.co_flags & CO_GENERATOR:
             self.ran.resumed.add(id(frame))  # Its variables aren't to be kept alive.
-        if code.co_name in _RANDOM_STATES:
+        if code.co_name in RANDOM_STATES:
             self.ran.note_random_state(frame)
         if code in OF_ENVIRON and not _is_asked_by_machinery():
             self.ran.variables.note(frame)
@@ -461,7 +461,7 @@ def _tells_nothing(code: types.CodeType, namespace: dict[str, Any]) -> bool:
     Such code starts many thousand times in a capture.
     """
     module = namespace.get("__name__")
-    if not isinstance(module, str) or code.co_name in _RANDOM_STATES:
+    if not isinstance(module, str) or code.co_name in RANDOM_STATES:
         return False
     of_torch = is_machinery(module) or module.partition(".")[0] in ("torch", "sympy")
     return of_torch and not module.startswith(_READING_LIBRARIES)

@@ -41,7 +41,7 @@ from funcaot.aot.closure.named.given import Given
 from funcaot.aot.closure.named.imports import in_package, is_dotted
 from funcaot.aot.closure.named.patterns import looked_for
 from funcaot.aot.closure.process import are_named, asked_for, named_settings
-from funcaot.aot.closure.ran import Ran, is_library, is_put_there, is_users
+from funcaot.aot.closure.ran import RANDOM_STATES, Ran, is_library, is_put_there, is_users
 from funcaot.aot.closure.running.closures import made_in
 from funcaot.aot.closure.waiting import Waiting
 from funcaot.base.python_modules import is_pythons
@@ -401,6 +401,8 @@ class Walk:
                 place = Place(identity, f"{{parent}}.__dict__[{children.quoted(name)}]", name)
                 if library:
                     is_torch = module.__name__.partition(".")[0] == "torch"
+                    if is_torch and name in RANDOM_STATES:
+                        continue  # Who calls it is refused; a generator's methods have these names.
                     self._reach_in_library(place, child, is_torch=is_torch)
                 else:
                     self._reach(place, meant_by(child))

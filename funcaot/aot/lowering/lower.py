@@ -12,7 +12,6 @@ from torch import fx
 
 from funcaot import config
 from funcaot._torch.tensors.seeding import drawing_nothing
-from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot._torch.tracing.seen_classes import classes_shown
 from funcaot.aot.graph import graph_checks, graphs
@@ -265,7 +264,7 @@ def _retrace(module: fx.GraphModule, table: dict[Any, Callable[..., Any]]) -> fx
     available = [tape.node_of(tensor) for tensor in inputs] + list(map(tape.size_node, sizes))
     inputs += sizes
     # The values here are made up: a decomposition that asks for them is an error.
-    with tape.recording(grad_mode=False), tracing.decompose(table), premise.refused():
+    with tape.recording(grad_mode=False), tape.decomposing(table), premise.refused():
         outputs = _Inliner(module, PlainOps(module, tape, table)).run(*inputs)
         outputs = kept_layouts.with_traced_layouts(module, outputs)
         wanted = [tape.node_of(tensor) for tensor in outputs]

@@ -104,7 +104,7 @@ class OfFunctions:
         self.acts = Acts()
         self._other: list[tuple[str, str]] = []
 
-    def following(self) -> contextlib.AbstractContextManager[Any]:
+    def following(self, *, traced: bool = False) -> contextlib.AbstractContextManager[Any]:
         """While a Function's rule runs: what the capture follows is what reaches more."""
         recorder = tracing_here()
         return contextlib.nullcontext() if recorder is None else recorder.trying()
@@ -334,9 +334,9 @@ class OfRule(OfFunctions):
             self._snapshots = Snapshots(walk.found)
         super().__init__(self._snapshots.bags, walk.found, Changes(name, walk.found))
 
-    def following(self) -> Follower:
+    def following(self, *, traced: bool = False) -> Follower:
         """While the rule runs."""
-        return Follower(self._started, Outside())
+        return Follower(self._started, Outside(seeds=traced))
 
     def changed_beside(self, looked: list[Contents], environment: Environment) -> str | None:
         """What changed since a look that others don't reach, as text.

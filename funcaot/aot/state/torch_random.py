@@ -17,18 +17,6 @@ from funcaot.aot.closure.environment import Environment
 from funcaot.aot.closure.ran import Ran
 from funcaot.errors import UnsupportedError
 
-_METHODS = (
-    "clone_state",
-    "get_offset",
-    "get_state",
-    "graphsafe_get_state",
-    "graphsafe_set_state",
-    "initial_seed",
-    "manual_seed",
-    "seed",
-    "set_offset",
-    "set_state",
-)
 _REMEDY = "seed, save and restore random states outside of the compiled function."
 
 
@@ -44,18 +32,11 @@ def refuse_states(name: str, environment: Environment, ran: Ran) -> None:
         UnsupportedError: If it does.
     """
     used = sorted(ran.random_states)
-    if used:
-        what = f"calls {used[0]}"
-    else:
-        names = {each for code in ran.users for each in code.co_names}
-        methods = [method for method in _METHODS if method in names]
-        if not methods or not (
-            names & {"default_generator", "Generator"} or known_generators(environment)
-        ):
-            return
-        what = f"calls {methods[0]}, with a random generator of torch at hand"
+    if not used:
+        return
     raise UnsupportedError(
-        f"{name} {what}, which would happen once, when it is captured, and not at every call.",
+        f"{name} calls {used[0]}, which would happen once, when it is captured, and not at every "
+        "call.",
         remedy=_REMEDY,
     )
 
@@ -88,7 +69,8 @@ def refuse_new_generators(
             raise UnsupportedError(
                 f"{name} draws from a torch.Generator that it makes itself, or that isn't found in "
                 "its arguments, its closure or its globals: later calls would go on with this one.",
-                remedy="make the generator outside, and pass it or close over it.",
+                remedy="call torch.Generator inside; or make the generator outside, and pass it or "
+                "close over it.",
             )
 
 

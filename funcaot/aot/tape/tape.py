@@ -9,33 +9,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from funcaot._torch.autograd import autograd, nodes
-from funcaot._torch.autograd.checkpoint import observing_checkpoints, sequence_number
+from funcaot._torch.autograd import autograd
+from funcaot._torch.autograd.checkpoint import sequence_number
 from funcaot._torch.autograd.detached import DetachedWrites
-from funcaot._torch.autograd.open_batches import with_open_transforms
-from funcaot._torch.distributed.again import recording_distributed_tensors
-from funcaot._torch.distributed.fake_works import numbering_works_in_turn
-from funcaot._torch.dynamo.dynamo import without_dynamo
-from funcaot._torch.levels import inference, lazy_bits, linearizing
-from funcaot._torch.levels.entering import showing_what_enters
-from funcaot._torch.levels.flex_attention import differentiating_flex_attention
+from funcaot._torch.levels import inference
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
-from funcaot._torch.tensors.printing import printable
+from funcaot._torch.tensors.random.made_generators import made_by, made_really
 from funcaot._torch.tensors.seeding import drawing_nothing
 from funcaot._torch.tensors.sizes import shapes
-from funcaot._torch.tensors.sizes.texts import told_as_numbers
-from funcaot._torch.tracing import control_flow, tracing
-from funcaot._torch.tracing.fake_errors import without_reports
+from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.functional_values import is_up_to_date
-from funcaot._torch.tracing.torchscript import running_scripts_in_python
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.subclasses import classes
+from funcaot.aot.tape.around import outside_of_transforms, watching, with_open_sizes
 from funcaot.aot.tape.closed_over import ClosedOver, Replacing
 from funcaot.aot.tape.collectives import record
 from funcaot.aot.tape.empty_losses import OF_EMPTY
 from funcaot.aot.tape.entering import Attach, Enter
+from funcaot.aot.tape.generators import Generators
 from funcaot.aot.tape.known import premises
 from funcaot.aot.tape.known.values import Values
 from funcaot.aot.tape.node_notes import NodeNotes
@@ -78,6 +71,7 @@ class Tape:
         closed_over: What such a Function's backward may reach besides what it saved.
         outside_memory: Its constants that lie in memory that isn't torch's.
         values: The values of nodes in the present call, as far as they are known.
+        generators: The random generators that are made while it records now.
     """
 
     def __init__(self, sizes: SizeEnvironment | None = None) -> None:
@@ -100,6 +94,7 @@ class Tape:
         self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
         self.wrappers = Wrappers(self.tracer, self._fake_value, sizes)
         self.values = Values(self.root, sizes, self.wrappers)
+        self.generators = Generators(self._functional_mode)
         if self.sizes is not None:
             self._add_sizes(self.sizes)
 
@@ -107,7 +102,7 @@ class Tape:
         """Make each open size an input of the graph."""
         from funcaot._torch.tensors.sizes.size_environment import SizeNodes
 
-        with _outside_of_transforms():
+        with outside_of_transforms():
             tracker = SizeNodes(self.tracer, sizes)
         self.tracer.symnode_tracker = tracker  # type: ignore[assignment]
         self.root.size_nodes = tuple(tracker.inputs.values())  # type: ignore[assignment]
@@ -136,24 +131,34 @@ class Tape:
                 once more has been cast, where the function said so.
         """
         hidden = inference.inference_mode_around_levels()
+        generators = Generators(self._functional_mode)
         with (
+            holding(self, generators=generators),
             StateKept(self._fake_mode, self._proxy_mode, self._functional_mode),
             contextlib.nullcontext() if autocast else guards.autocast_as(()),
-            _outside_of_transforms(),
+            outside_of_transforms(),
             inference.outside_inference_mode() if hidden else contextlib.nullcontext(),
             torch.set_grad_enabled(grad_mode),
             intercepting(),
             with_derivatives() if grad_mode else contextlib.nullcontext(),
             capturing(self),
-            _watching(self._checkpointed),
+            watching(self._checkpointed),
             tracing.disable_autocast_cache(),
             self._fake_mode,
             self._proxy_mode,
-            tracing.decompose({**in_memory_order(self._running), **OF_EMPTY, **OPEN_PADS}),
+            self.decomposing({**in_memory_order(self._running), **OF_EMPTY, **OPEN_PADS}),
             self._functional_mode,
-            contextlib.nullcontext() if self.sizes is None else _with_open_sizes(),
+            made_by(generators),
+            contextlib.nullcontext() if self.sizes is None else with_open_sizes(),
         ):
             yield
+
+    def decomposing(
+        self, table: dict[Any, Callable[..., Any]]
+    ) -> contextlib.AbstractContextManager[Any]:
+        """While recording, other ops are recorded for those of a table."""
+        order = in_memory_order(self._running)
+        return tracing.decompose(self.generators.decompositions(order, table))
 
     def stands_for(self, output: Any, operand: torch.Tensor) -> bool:
         """Whether a Function's output is an operand that it returned as it is."""
@@ -241,7 +246,7 @@ class Tape:
             The tape's tensor, which requires grad if the spec says so.
         """
         kept = StateKept(self._fake_mode, self._proxy_mode, self._functional_mode)
-        with kept, _outside_of_transforms(), torch.no_grad():
+        with kept, outside_of_transforms(), torch.no_grad():
             proxy = self.tracer.create_proxy("placeholder", name, (), {})
             with inference.as_made(example), self._functional_mode:
                 made = self.wrappers.opened(proxy, spec, example, like)
@@ -292,13 +297,13 @@ class Tape:
         """The values of traced tensors in the present call, or None if they aren't known."""
         self.refuse_open_sizes()
         nodes = list(map(self.node_of, tensors))
-        with _outside_of_transforms():
+        with outside_of_transforms():
             return self.values.real(nodes)
 
     def exact_values(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
         """The same, with the random numbers that the call is going to draw; of any sizes."""
         nodes = list(map(self.node_of, tensors))
-        with _outside_of_transforms():
+        with outside_of_transforms():
             return self.values.exact(nodes)
 
     def refuse_open_sizes(self) -> None:
@@ -319,7 +324,7 @@ class Tape:
 
     def stand_ins(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Tensors of ones that look like traced ones."""
-        with _outside_of_transforms(), torch.no_grad():
+        with outside_of_transforms(), torch.no_grad():
             return [
                 torch.empty_strided(
                     tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
@@ -329,7 +334,7 @@ class Tape:
 
     def run(self, function: type, operands: tuple[Any, ...], noting: Any) -> Any:
         """Run a Function's forward on real operands."""
-        with _outside_of_transforms(), torch.no_grad(), unwatched(), noting:
+        with outside_of_transforms(), torch.no_grad(), unwatched(), made_really(), noting:
             state = torch.get_rng_state()
             output = function.forward(*operands)  # type: ignore[attr-defined]
             if not torch.equal(state, torch.get_rng_state()):
@@ -339,7 +344,7 @@ class Tape:
 
     def outside(self, body: Callable[[], Any], given: Iterable[object] = ()) -> Any:
         """Run code on real tensors, outside of every mode and level; it draws nothing."""
-        with _outside_of_transforms(), drawing_nothing(given), unwatched():
+        with outside_of_transforms(), drawing_nothing(given), unwatched(), made_really():
             return body()
 
     def call(self, function: type, *operands: Any) -> Any:
@@ -348,7 +353,7 @@ class Tape:
 
     def values_of(self, wanted: Sequence[fx.Node]) -> list[torch.Tensor] | None:
         """The values of nodes in the present call, or None if they aren't known."""
-        with _outside_of_transforms():
+        with outside_of_transforms():
             return self.values.of(wanted)
 
     def remember(self, outputs: Any, opaque: Opaque) -> None:
@@ -368,13 +373,13 @@ class Tape:
     def non_leaf(self, leaf: torch.Tensor) -> torch.Tensor:
         """The same value as a non-leaf of autograd, without a node in the graph."""
         as_made = inference.as_made(leaf)
-        with _outside_of_transforms(), torch.enable_grad(), as_made, self._functional_mode:
+        with outside_of_transforms(), torch.enable_grad(), as_made, self._functional_mode:
             # Not through the operator, which may be installed for every Function.
             return autograd.native_apply(Enter)(leaf, self.wrappers.again)  # type: ignore[no-any-return]
 
     def attach(self, leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         """Make a tensor of the tape a non-leaf whose gradient goes to a leaf, without a node."""
-        with _outside_of_transforms(), inference.as_made(leaf), torch.enable_grad():
+        with outside_of_transforms(), inference.as_made(leaf), torch.enable_grad():
             return autograd.native_apply(Attach)(leaf, tensor)  # type: ignore[no-any-return]
 
     def constant(self, node: fx.Node) -> torch.Tensor:
@@ -456,42 +461,3 @@ class Tape:
             return torch.autograd.grad(
                 *given, retain_graph=True, create_graph=create_graph, allow_unused=True
             )
-
-
-@contextlib.contextmanager
-def _outside_of_transforms() -> Iterator[None]:
-    """Leave every transform and mode of the caller: the tape belongs to no level."""
-    with (
-        without_dynamo(),
-        without_reports(),
-        tracing.temporarily_clear_interpreter_stack(),
-        tracing.disable_current_modes(),
-        lazy_bits.with_lazy_bits(),
-        tracing.set_forward_ad_enabled(True),
-        printable(),
-        nodes.without_hooks_around(),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _watching(checkpointed: Any) -> Iterator[None]:
-    """See what enters and which regions are checkpointed; run in Python what would hide its ops."""
-    with (
-        showing_what_enters(),
-        linearizing.recording_linear_functions(),
-        differentiating_flex_attention(),
-        observing_checkpoints(checkpointed),
-        running_scripts_in_python(),
-        control_flow.taking_containers(),
-        recording_distributed_tensors(),
-        numbering_works_in_turn(),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _with_open_sizes() -> Iterator[None]:
-    """What a trace needs that leaves sizes open."""
-    with shapes.composite_ops_in_python(), told_as_numbers(), with_open_transforms():
-        yield

@@ -43,16 +43,6 @@ def in_a_helper(x):
     return torch.rand(3, generator=GENERATOR) + x
 
 
-def made_inside(x):
-    return torch.rand(3, generator=torch.Generator()) + x
-
-
-def made_and_seeded(x):
-    generator = torch.Generator()
-    generator.manual_seed(3)
-    return torch.rand(3, generator=generator) + x
-
-
 def argument(x, generator=None):
     return x + generator.initial_seed()
 
@@ -72,8 +62,6 @@ REFUSED = {
     "seed of a generator": lambda x: GENERATOR.initial_seed() + x,
     "clone": lambda x: torch.rand(3, generator=GENERATOR.clone_state()) + x,
     "of an object": lambda x: x + Holder.generator.initial_seed(),
-    "made inside": made_inside,
-    "made and seeded": made_and_seeded,
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.random.made_generators import made_at
 from funcaot._torch.tracing.eager_rules.mixed_norms import NORMS, in_single_precision
 from funcaot._torch.tracing.eager_rules.products.grouped import GROUPED, by_own_op
 from funcaot._torch.tracing.eager_rules.silent_writes import SILENT, as_declared
@@ -29,10 +30,27 @@ def _as_one_row(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
     return loss.reshape(()), is_target.reshape(target.shape)
 
 
+_FILLING = {
+    aten.cauchy_.default: aten.cauchy.default,
+    aten.exponential_.default: aten.exponential.default,
+    aten.geometric_.default: aten.geometric.default,
+    aten.log_normal_.default: aten.log_normal.default,
+}
+
+
+def _filled(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A draw in place as a copy of one that isn't: torch's symbolic one takes no generator."""
+    generator = kwargs.get("generator")
+    if generator is None or made_at(generator) is None:
+        return NotImplemented
+    return aten.copy_.default(args[0], _FILLING[func](*args, **kwargs))
+
+
 # What each returns in another way, or NotImplemented: called with the op and its arguments.
 REWRITTEN = {
     **dict.fromkeys(SILENT, as_declared),
     **dict.fromkeys(NORMS, in_single_precision),
+    **dict.fromkeys(_FILLING, _filled),
     GROUPED: by_own_op,
     aten.multilabel_margin_loss_forward.default: _as_one_row,
 }

@@ -19,10 +19,11 @@ import torch
 
 from funcaot._torch.autograd.nodes import engine
 
-__all__ = ["AFTERWARDS", "OF_MODULES", "act_on"]
+__all__ = ["AFTERWARDS", "OF_MODULES", "SEEDING", "act_on"]
 
 # What a backward queues runs when all of it is over.
 AFTERWARDS = "has something run after the backward"
+SEEDING = "reads or sets the state of a random generator of torch"
 
 _CLOCK = "reads the clock"
 _SETTING = "changes a setting of the process"
@@ -116,7 +117,7 @@ def act_on(owner: Any, name: str) -> str | None:
 def _act_on_torch(owner: Any, name: str) -> str | None:
     """What a method of an object of torch does that no graph has."""
     if name in _STATES and isinstance(owner, torch.Generator):
-        return "reads or sets the state of a random generator of torch"
+        return SEEDING
     if name == "queue_callback" and owner is engine:
         return AFTERWARDS
     return None

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from funcaot.aot.closure.outside.acts import AFTERWARDS, OF_MODULES, act_on
+from funcaot.aot.closure.outside.acts import AFTERWARDS, OF_MODULES, SEEDING, act_on
 from funcaot.aot.closure.outside.remembering import RememberedError, Remembering
 from funcaot.aot.closure.ran import is_library
 from funcaot.base.scopes import Watch
@@ -50,14 +50,15 @@ _OF_TORCH = (
 class Outside(Watch):
     """Refuses to call functions that reach outside, where the user's code asks for it."""
 
-    def __init__(self, remembering: Remembering | None = None) -> None:
+    def __init__(self, remembering: Remembering | None = None, *, seeds: bool = False) -> None:
         """Watch nothing yet.
 
         Args:
             remembering: Follows functions that remember their results, whose calls end a capture
                 without a refusal.
+            seeds: Whether code may seed generators, as those are its own.
         """
-        self._remembering = remembering
+        self._remembering, self._seeds = remembering, seeds
 
     def __exit__(self, *error: object) -> None:
         """Stop, and restore what profiled before."""
@@ -86,6 +87,8 @@ class Outside(Watch):
                     self._refuse(frame, argument, OF_MODULES[argument])
             elif type(owner) not in _PLAIN and not isinstance(owner, torch.Tensor):
                 act = act_on(owner, argument.__name__)
+                if act == SEEDING and self._seeds:
+                    act = None
                 # A backward that begins in the capture of a function ends there, too.
                 if act is not None and (act != AFTERWARDS or self._remembering is None):
                     self._refuse(frame, argument, act)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.levels.functorch import add_batch_dimension, ended_layer
+from funcaot._torch.tensors.random.made_generators import REAL, MadeGenerator, with_state
 from funcaot.aot.closure.children import VIEWS, base_of
 from funcaot.aot.closure.lazy import is_iterator
 
@@ -56,7 +57,9 @@ def recipe_of(value: Any, made: Collection[types.CodeType]) -> Recipe | None:
         return _of_escaped(value)
     if kind is weakref.ref and isinstance(target := value(), torch.Tensor):
         return Recipe((target,), weakref.ref)  # Recurrent layers know their weights by these.
-    if kind is torch.Generator:
+    if kind is MadeGenerator:
+        return Recipe((value.get_state(),), with_state(value.device))
+    if kind is REAL:
         return Recipe((), value.clone_state)
     if kind is slice:
         return Recipe((value.start, value.stop, value.step), slice)

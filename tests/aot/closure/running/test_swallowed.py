@@ -214,3 +214,18 @@ def test_errors_of_eager_are_caught_as_in_eager():
     for size in (3, 3, 4):
         x = torch.rand(size)
         torch.testing.assert_close(compiled(x, {}), function(x, {}))
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_error_with_a_tensor_in_it_isnt_written_as_text():
+    def kept(x):
+        table = {}
+        try:
+            found = table[x]
+        except KeyError:
+            found = table[x] = x * 2
+        return found + table[x]
+
+    called = funcaot.compile(kept, backend="eager")
+    for _ in range(2):
+        assert torch.equal(called(torch.ones(2)), torch.full((2,), 4.0))

@@ -1,0 +1,1 @@
+"""Random generators whose states are tensors of a capture."""
