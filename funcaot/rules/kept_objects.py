@@ -20,8 +20,7 @@ __all__ = ["note_kept_objects", "noting_kept"]
 
 
 class _ThisThread(threading.local):
-    def __init__(self) -> None:
-        self.kept: list[Any] = []
+    kept: list[Any] | None = None
 
 
 _this_thread = _ThisThread()
@@ -45,9 +44,12 @@ def note_kept_objects(values: Iterable[Any]) -> None:
     Args:
         values: What a Function keeps.
     """
+    noted = _this_thread.kept
+    if noted is None:
+        return
     for value in values:
         if isinstance(value, torch.Tensor) or not may_hold(value):
             continue
-        known = any(value is each for each in _this_thread.kept)
+        known = any(value is each for each in noted)
         if not known and not any(map(is_of_a_call, tensors_reached([value]))):
-            _this_thread.kept.append(value)
+            noted.append(value)

@@ -34,7 +34,7 @@ from funcaot.rules.kept_graphs import Recorded, refuse_graphs
 from funcaot.rules.kept_objects import note_kept_objects
 from funcaot.rules.metadata import TensorMetadata, attach
 from funcaot.rules.operands.closures import Hollow, Sealed
-from funcaot.rules.operands.copied_writes import Writes
+from funcaot.rules.operands.copied_writes import GradientOfCopy, refuse_writes
 from funcaot.rules.operands.entered import is_of_a_call
 from funcaot.rules.operands.flat_call import apart_from
 from funcaot.rules.operands.kept import without_tensors
@@ -375,7 +375,7 @@ class _Split:
         boxed = getattr(self.function, "boxed_grads_call", False)
         with leaving(display_name(self.function), [attributes[name] for name in plan.given]):
             result = reverse_rule(self.function)(own, *((given,) if boxed else given))
-        _refuse_writes(self.function, writes)
+        refuse_writes(self.function, writes)
         result = checked_gradients(self.function, result, call.shapes)
         return (*(result if isinstance(result, tuple) else (result,)), None)
 
@@ -405,7 +405,7 @@ class _Split:
         own = RecordingContext(needs, saved_tensors=saved, attributes=attributes)
         given = map(call.tangent, call.inputs, tangents)
         result = self.function.jvp(own, *given)
-        _refuse_writes(self.function, writes)
+        refuse_writes(self.function, writes)
         result = result if isinstance(result, tuple) else (result,)
         extra = len(ctx._funcaot_output_shapes) if hasattr(ctx, "_funcaot_output_shapes") else 0
         return (*result, *[None] * (extra - len(result)))
@@ -468,7 +468,7 @@ def _filled(
         if leaf.index not in leaves:
             leaves[leaf.index] = value.detach().requires_grad_()
             if leaf.named:
-                writes.append(_Gradient(leaves[leaf.index]))
+                writes.append(GradientOfCopy(leaves[leaf.index]))
         return leaves[leaf.index]
 
     tensors = tuple(map(fill, saved))
@@ -482,26 +482,3 @@ def _filled(
         ]
         attributes[name] = pytree.tree_unflatten(values, spec)
     return tensors, attributes, writes
-
-
-@dataclass(frozen=True)
-class _Gradient:
-    """Sees a gradient that a rule adds to the copy of a leaf."""
-
-    copy: torch.Tensor
-
-    def is_changed(self) -> bool:
-        return self.copy.grad is not None
-
-
-def _refuse_writes(function: type, writes: Sequence[Writes | _Gradient]) -> None:
-    """Refuse a rule that changes an object on ctx, of which it was given a copy."""
-    for write in writes:
-        if write.is_changed():
-            is_leaf = isinstance(write, _Gradient)
-            what = "adds to the gradient of a tensor" if is_leaf else "changes a"
-            kind = "" if is_leaf else f" {type(write.copy).__name__}"
-            raise UnsupportedError(
-                f"A rule of {display_name(function)} {what}{kind} that forward kept on ctx.",
-                remedy="return what it computes, count in an attribute of ctx, or pass an operand.",
-            )

@@ -178,18 +178,6 @@ def changed_after_call():
         y.sum().backward()
 
 
-class FromElsewhere(torch.autograd.Function):
-    known: list[torch.Tensor] = []
-
-    @staticmethod
-    def forward(ctx, f, x):
-        return f(x)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return None, grad_output * FromElsewhere.known[0]
-
-
 class FillsGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, layer):
@@ -221,14 +209,6 @@ def compressed():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.eye(3).to_sparse_csr()
-
-
-def backward_with_a_tensor_from_elsewhere():
-    def function(x, y):
-        return FromElsewhere.apply(lambda x: x * y, x).sum()
-
-    FromElsewhere.known = [torch.ones(3)]
-    compiled(function)(torch.ones(3, requires_grad=True), torch.ones(3)).backward()
 
 
 def exported(function, dynamic_shapes=None):
@@ -275,10 +255,6 @@ LIMITS = {
     "a compressed sparse result": (
         UnsupportedError,
         lambda: compiled(lambda x: x.to_sparse_csr().to_dense())(torch.eye(3).requires_grad_()),
-    ),
-    "a backward's tensor from elsewhere": (
-        UnsupportedError,
-        backward_with_a_tensor_from_elsewhere,
     ),
     "detached memory under jvp": (UnsupportedError, lambda: pushed(compiled(write_twice))(ones())),
     "data at several levels": (

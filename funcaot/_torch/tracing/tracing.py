@@ -54,7 +54,7 @@ from funcaot._torch.tracing.eager_rules.rewritten import REWRITTEN
 from funcaot._torch.tracing.fake_values import sparing_real_tensors
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only, run_below
 from funcaot._torch.tracing.own_classes import traced_classes
-from funcaot._torch.tracing.tracing_errors import MIXED, WITHOUT_MODES, WRITTEN_REAL, text_of
+from funcaot._torch.tracing.tracing_errors import is_mixed, text_of
 from funcaot.base.scopes import untraced
 from funcaot.errors import FuncaotError, OutsideError, UnsupportedError
 
@@ -357,21 +357,12 @@ def is_untraceable_function(error: BaseException) -> bool:
 
     Like ``is_untraceable``; and where it uses another tensor than its operands, a file, a clock.
     """
-    return is_untraceable(error) or isinstance(error, OutsideError) or _is_mixed(error)
-
-
-def _is_mixed(error: BaseException) -> bool:
-    return any(text in text_of(error) for text in (MIXED, WRITTEN_REAL))
-
-
-def met_traced(error: BaseException) -> bool:
-    """Whether code that ran on real values met a tensor of a capture."""
-    return any(text in text_of(error) for text in (MIXED, *WITHOUT_MODES))
+    return is_untraceable(error) or isinstance(error, OutsideError) or is_mixed(error)
 
 
 def why_untraceable(error: BaseException) -> str:
     """One line for the report."""
-    if _is_mixed(error):
+    if is_mixed(error):
         return "it uses a tensor that isn't one of its operands"
     return f"{type(error).__name__}: {str(error).splitlines()[0]}"
 

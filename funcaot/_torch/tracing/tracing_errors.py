@@ -29,3 +29,13 @@ def is_of_a_scripted_module(error: Exception) -> bool:
 def text_of(error: BaseException) -> str:
     """What torch's errors say; other things in one of the user's, as a tensor, aren't shown."""
     return "\n".join(each for each in error.args if isinstance(each, str))
+
+
+def is_mixed(error: BaseException) -> bool:
+    """Whether an op met a tensor of a trace and a real one."""
+    return any(text in text_of(error) for text in (MIXED, WRITTEN_REAL))
+
+
+def met_traced(error: BaseException) -> bool:
+    """Whether code that ran on real values met a tensor of a capture."""
+    return any(text in text_of(error) for text in (MIXED, *WITHOUT_MODES))

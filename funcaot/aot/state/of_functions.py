@@ -368,7 +368,8 @@ class OfRule(OfFunctions):
 
     def text_of(self, bag: Bag) -> str:
         """Where a thing is, as text."""
-        return path_of(self._environment, bag.holder)
+        path = path_of(self._environment, bag.holder)
+        return "what it is given" if path == "the function" else path
 
     def _started(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
         self._walk.add_code(code, namespace)

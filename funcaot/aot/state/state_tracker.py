@@ -205,6 +205,7 @@ class StateTracker:
             yield
             remembering.finish()
         self.ran.classes |= self.classes.met
+        of_functions.refuse_other_state()
 
     def _start(self) -> None:
         self.found, self.in_arguments, self.computed = (), (), ()
@@ -254,7 +255,6 @@ class StateTracker:
             if reads_unseen(environment):
                 environment.names.read_all()
             self.open.refuse_functions(of_functions.called)
-            of_functions.refuse_other_state()
             hooks.refuse_changes(environment)
             self._refuse(draws, held, snapshots)
             self._note_changes(bags, copies, changes)

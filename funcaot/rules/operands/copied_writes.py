@@ -9,11 +9,24 @@ from __future__ import annotations
 import operator
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["COPIED", "CopiedGlobals", "Original", "Writes", "original_of"]
+import torch
+
+from funcaot.classes.traits import display_name
+from funcaot.errors import UnsupportedError
+
+__all__ = [
+    "COPIED",
+    "CopiedGlobals",
+    "GradientOfCopy",
+    "Original",
+    "Writes",
+    "original_of",
+    "refuse_writes",
+]
 
 _NOTHING = object()
 # Functions that stand for the user's where a tensor was taken out.
@@ -147,3 +160,27 @@ def _are_same(before: Any, now: Any) -> bool:
             return False
         before, now = before.values(), [now[key] for key in before]
     return before is None or (len(before) == len(now) and all(map(operator.is_, before, now)))
+
+
+@dataclass(frozen=True)
+class GradientOfCopy:
+    """Sees a gradient that a rule adds to the copy of a leaf."""
+
+    copy: torch.Tensor
+
+    def is_changed(self) -> bool:
+        """Whether there is one."""
+        return self.copy.grad is not None
+
+
+def refuse_writes(function: type, writes: Sequence[Writes | GradientOfCopy]) -> None:
+    """Refuse a rule that changes an object on ctx, of which it was given a copy."""
+    for write in writes:
+        if write.is_changed():
+            is_leaf = isinstance(write, GradientOfCopy)
+            what = "adds to the gradient of a tensor" if is_leaf else "changes a"
+            kind = "" if is_leaf else f" {type(write.copy).__name__}"
+            raise UnsupportedError(
+                f"A rule of {display_name(function)} {what}{kind} that forward kept on ctx.",
+                remedy="return what it computes, count in an attribute of ctx, or pass an operand.",
+            )

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tracing.tracing import met_traced
+from funcaot._torch.tracing.tracing_errors import met_traced
 from funcaot.errors import UnsupportedError
 from funcaot.rules.operands.closure_parts import data_of
 from funcaot.rules.operands.closures import Hollow, Sealed, hollowed
