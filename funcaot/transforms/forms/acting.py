@@ -44,6 +44,6 @@ def acting(function: type, user: type) -> type:
         with captor.running_rule() as in_step:
             return traced_or_opaque(captor, user, theirs, ctx, cotangents, in_step=in_step)
 
-    rule = setup_context if defines_setup_context(function) else forward
+    rule: Any = setup_context if defines_setup_context(function) else forward
     named = {rule.__name__: staticmethod(rule), name_of_reverse(function): staticmethod(backward)}
     return type(function.__name__, (function,), {**named, "__module__": function.__module__})
