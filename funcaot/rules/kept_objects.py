@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -48,8 +49,19 @@ def note_kept_objects(values: Iterable[Any]) -> None:
     if noted is None:
         return
     for value in values:
-        if isinstance(value, torch.Tensor) or not may_hold(value):
+        if isinstance(value, torch.Tensor) or not may_hold(value) or not _may_change(value):
             continue
         known = any(value is each for each in noted)
         if not known and not any(map(is_of_a_call, tensors_reached([value]))):
             noted.append(value)
+
+
+def _may_change(value: Any) -> bool:
+    """Whether code of the user's may change what is in an object: in a process group is nothing."""
+    if isinstance(value, (list, dict, set, deque)):
+        return True
+    kind = type(value)
+    own = getattr(value, "__dict__", None) or any(
+        "__slots__" in vars(each) for each in kind.__mro__
+    )
+    return bool(own) and not kind.__module__.startswith("funcaot.")

@@ -483,9 +483,17 @@ def make_check(ran: Ran, kept: Sequence[Any] = ()) -> Rules | None:
     """
     if not ran.users:
         return None
-    root = (object(), *kept)
+    root = (object(),)
+    writer = _checks_of(ran, root)
+    # Of most objects the code reads nothing that others may change.
+    if kept and len((more := _checks_of(ran, (*root, *kept))).checks) > len(writer.checks):
+        writer, root = more, (*root, *kept)
+    return Rules(_reader(writer, (), (), ()), root) if writer.checks else None
+
+
+def _checks_of(ran: Ran, root: tuple[Any, ...]) -> EnvironmentWriter:
     writer = EnvironmentWriter(scan_what_ran(root, ran), root)
     writer.write_checks()
     write_identities(writer)
     write_kept_as(writer)
-    return Rules(_reader(writer, (), (), ()), root) if writer.checks else None
+    return writer
