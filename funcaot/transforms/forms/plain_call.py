@@ -299,7 +299,7 @@ def _plainly(
         _as_entered(reached)
         captor.closed_over.add_reader(partial(reached_by_backward, plan.function))
         function = entering(function, captor)
-    elif leaves is None and has_backward(function) and not getattr(function, _BOXED, False):
+    if leaves is None and has_backward(function) and not getattr(function, _BOXED, False):
         function = acting(function, plan.function)
     if leaves is not None and has_backward(function):
         function, operands = with_own_graph(function, operands, _as_entered(leaves)[0])

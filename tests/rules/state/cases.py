@@ -26,6 +26,7 @@ class World:
         self.rows = []
         self.table = {{"k": 1, "t": torch.ones(3)}}
 G = World()
+OTHER = torch.ones(3)
 def reach(): return G
 class F(torch.autograd.Function):
     w = G
@@ -50,6 +51,7 @@ _SETUP = """@staticmethod
         {find}{keep}"""
 FORWARDS = {
     "reads": "y = a * 2 if w.n % 2 else a * 3",
+    "reads_beside_a_global": "y = a * OTHER if w.n % 2 else a + OTHER",
     "counts": "w.n += 1; y = a * w.n",
     "writes": "w.buf.mul_(0.5); y = a * w.buf",
     "replaces": "w.buf = w.buf * 0.5; y = a * w.buf",
@@ -71,6 +73,7 @@ BACKWARDS = {
     "computes": "g = g * w.buf",
     "stores_in_a_table": "w.table['t'] = g * 2",
     "counts_in_a_table": "w.table['k'] += 1; g = g * w.table['k']",
+    "counts_beside_a_global": "w.table['k'] += 1; g = g * OTHER; w.last = g * 2",
 }
 BODIES = {
     "once": "x = F.apply(x, {w})",

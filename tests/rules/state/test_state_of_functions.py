@@ -48,6 +48,13 @@ def test_serves_what_backward_reads_of_an_object_on_ctx(reach, split):
     assert difference(case, "eager") is None
 
 
+@pytest.mark.parametrize("backward", ["counts", "stores", "counts_beside_a_global"])
+@pytest.mark.parametrize("split", [False, True])
+def test_serves_backwards_that_act_of_functions_called_as_eager_calls_them(backward, split):
+    case = Case("reads_beside_a_global", backward, "after_a_change", "given", split)
+    assert difference(case, "eager") is None
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(0, len(ALL), 60))
 def test_all(part):
