@@ -14,13 +14,11 @@ from funcaot import config
 from funcaot._torch.autograd.whole_backward import noting_whole_backwards
 from funcaot._torch.distributed.asked import as_it_was, noting_what_is_asked
 from funcaot._torch.patches import looking_once
-from funcaot.aot.capture.capture import Capture
 from funcaot.aot.closure.libraries.put_into_torch import put_into_torch
 from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import Recorder
 from funcaot.aot.effects.analysis import watched
-from funcaot.aot.effects.effects import Effects
-from funcaot.aot.effects.settled import settle
+from funcaot.aot.effects.settled import Settled, settle
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.functional_graph import FunctionalGraph
 from funcaot.aot.graph.made_under import settings_now
@@ -173,7 +171,7 @@ def _forward(
     with lasting():
         settled = settle(run, tracker, signature, opening)
         captured, effects = settled.captured, settled.effects
-        tracker.acts.refuse_written(_written(tracker, captured, effects))
+        tracker.acts.refuse_written(_written(tracker, settled))
         segment = run("segment", make_segment, captured, effects, settings)
         show_effects(name, effects)
         in_place = run("in place", plan_in_place, captured, effects, segment, sizes)
@@ -200,13 +198,13 @@ def _forward(
     return forward, captured.lifted
 
 
-def _written(tracker: StateTracker, captured: Capture, effects: Effects) -> list[torch.Tensor]:
+def _written(tracker: StateTracker, settled: Settled) -> list[torch.Tensor]:
     """The caller's tensors that a function writes to; all of those given if some share memory."""
-    given = list({id(x): x for x in tracker.leaves if isinstance(x, torch.Tensor)}.values())
-    known = (*given, *captured.lifted)
-    if any(index >= len(known) for index in effects.written):
+    given, written = tracker.given(), sorted(settled.effects.written)
+    known = (*given, *settled.captured.lifted)
+    if any(index >= len(known) for index in written):
         return given
-    return [known[index] for index in sorted(effects.written)]
+    return [known[index] for index in written]
 
 
 def compile_backward(

@@ -56,15 +56,5 @@ def code_mended() -> Iterator[str]:
         special_values.mended() as exact,
     ):
         # The last is what ``prepare`` marks, which is no part of a graph's text.
-        yield (
-            looped
-            + short
-            + checked
-            + scaled
-            + placed
-            + rigid
-            + stored
-            + divided
-            + exact
-            + " rounded 3"
-        )
+        made = (looped, short, checked, scaled, placed, rigid, stored, divided, exact)
+        yield "".join((*made, " rounded 3"))

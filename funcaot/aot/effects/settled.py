@@ -59,8 +59,7 @@ def settle(
         UnsupportedError: For what can't be captured.
         Exception: Whatever the function raises, unchanged.
     """
-    leaves = [leaf for leaf in tracker.leaves if isinstance(leaf, torch.Tensor)]
-    given = list({id(leaf): leaf for leaf in leaves}.values())
+    given = tracker.given()
     sizes = None if opening is None else opening.sizes
     touched = Touched(frozenset(), frozenset())
     doubt = _if_all_are_written(given, signature)

@@ -304,6 +304,11 @@ class StateTracker:
         self.in_arguments = self._found_in_arguments(copies, changes, self.environment)
         self.read_off = changes.numbers()
 
+    def given(self) -> list[torch.Tensor]:
+        """The tensors among the arguments, each once."""
+        tensors = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+        return list({id(tensor): tensor for tensor in tensors}.values())
+
     def take_back(self) -> None:
         """Undo what else the last run changed, which only libraries look at: it isn't to count."""
         state.put_back(self._before)

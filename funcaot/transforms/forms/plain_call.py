@@ -299,11 +299,11 @@ def _plainly(
         _as_entered(reached)
         captor.closed_over.add_reader(partial(reached_by_backward, plan.function))
         function = entering(function, captor)
-    if leaves is None and has_backward(function) and not getattr(function, _BOXED, False):
-        function = acting(function, plan.function)
-    if leaves is not None and has_backward(function):
-        function, operands = with_own_graph(function, operands, _as_entered(leaves)[0])
     if has_backward(function):
+        if leaves is not None:
+            function, operands = with_own_graph(function, operands, _as_entered(leaves)[0])
+        elif not getattr(function, _BOXED, False):
+            function = acting(function, plan.function)
         function = to_be_transposed(function)
     native = plan.native if function is plan.function else past_interception(function)
     with captor.calling(plan.function):
