@@ -66,7 +66,7 @@ class SegmentFunction:
         self.unchecked = frozenset(
             index
             for index, residual in enumerate(self.form.residuals)
-            if keeping and residual.operand is not None and residual.node in segment.unchecked
+            if keeping and residual.node in segment.unchecked
         )
         needing = [i for i, operand in enumerate(segment.operands) if operand.leaf is not None]
         self.engine_needs = {

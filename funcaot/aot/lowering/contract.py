@@ -7,7 +7,8 @@ with the graph that went in:
 
 - Two results are two objects, and none is an input's, unless the graph returns one node twice.
 - Results share memory with each other, or with an input, only where the graph says so; what is
-  kept for a backward may share with the rest of it. Nothing else holds their memory.
+  kept for a backward may share with the rest of it. Nothing else holds their memory. What a
+  Function on real values keeps, which it may have met somewhere, stays in its memory.
 - Dtypes are those of the capture; so are strides, but where the compiler may choose them.
 
 If sizes are fixed, all of this is a property of the executable: it is examined in its first run,
@@ -59,6 +60,7 @@ class Result:
         private: Whether it is kept for a backward, so that nobody sees it.
         offset: Where it begins in its storage; None if that is free or depends on open sizes.
         dtype: Its dtype.
+        met: Whether a Function on real values keeps it, which may have met it somewhere.
     """
 
     node: int
@@ -67,6 +69,7 @@ class Result:
     private: bool
     offset: int | None = None
     dtype: torch.dtype | None = None
+    met: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,18 +102,19 @@ class Contract:
         """The open sizes of a call."""
         return tuple([operands[position] for position, _ in self.symbols])
 
-    def mends(self, operands: Sequence[Any], made: Sequence[Any]) -> Mends:
+    def mends(self, operands: Sequence[Any], made: Sequence[Any], *, mended: bool = False) -> Mends:
         """What has to be done to an executable's results.
 
         Args:
             operands: What it was given.
             made: What it returned.
+            mended: Whether all of that was done already.
 
         Raises:
             GraphError: For a result of another dtype, which no copy mends.
         """
         sizes = dict(zip([symbol for _, symbol in self.symbols], self.sizes(operands), strict=True))
-        examined = _Examined(self, operands)
+        examined = _Examined(self, operands, mended=mended)
         for position, (result, value) in enumerate(zip(self.results, made, strict=True)):
             if isinstance(value, torch.Tensor) and result is not None:
                 if result.dtype not in (None, value.dtype):
@@ -130,10 +134,10 @@ class Contract:
         Raises:
             GraphError: If it isn't.
         """
-        if not self.mends(operands, made):
+        if not self.mends(operands, made, mended=True):
             return
         gc.collect()  # what is held by garbage alone is held by nobody
-        broken = self.mends(operands, made)
+        broken = self.mends(operands, made, mended=True)
         if broken:
             positions = ", ".join(str(position) for position, _ in broken)
             raise GraphError(
@@ -146,8 +150,10 @@ class Contract:
 class _Examined:
     """One run's operands and results: objects, and who lives in which memory."""
 
-    def __init__(self, contract: Contract, operands: Sequence[Any]) -> None:
+    def __init__(self, contract: Contract, operands: Sequence[Any], *, mended: bool) -> None:
         self.mends: dict[int, Mend] = {}
+        self._mended = mended
+        self._met: set[int] = set()
         self._objects: dict[int, Result | None] = {}
         self._holders: dict[int, list[tuple[int, bool]]] = {}
         self._results: dict[int, dict[int, tuple[torch.Tensor, tuple[int, ...] | None]]] = {}
@@ -175,6 +181,12 @@ class _Examined:
             memory == result.memory or (private and result.private) for memory, private in holders
         )
         layout = None if stride is None else Layout(tuple(value.shape), stride)
+        if result.met and (layout is None or layout.fits(value)):
+            if self._mended:
+                self._met.add(storage)  # what it was made of may be there yet
+            else:
+                self.mends[position] = _itself
+            return
         # A view of an operand lies where the operand does, and is a view for autograd too.
         own = result.memory not in self._memories
         moved = own and result.offset not in (None, value.storage_offset())
@@ -199,8 +211,9 @@ class _Examined:
 
     def find_held_elsewhere(self) -> None:
         """Note results in memory that the executable keeps: the next run would see writes."""
+        others = self._given | self._met
         for storage, found in self._results.items():
-            if storage in self._given or not users_beside(self._values[storage]):
+            if storage in others or not users_beside(self._values[storage]):
                 continue
             for position, (value, stride) in found.items():
                 self.mends[position] = _copying(value, stride)
@@ -216,6 +229,11 @@ def _is_marked(value: torch.Tensor, holders: Sequence[Any]) -> bool:
         return False
     leaf = value.requires_grad and value.is_leaf and not torch.is_grad_enabled()
     return leaf or value._base is not None
+
+
+def _itself(value: torch.Tensor) -> torch.Tensor:
+    # An object of its own: autograd saves no input that is also an output.
+    return value.detach()
 
 
 def _viewing(value: torch.Tensor) -> torch.Tensor:
@@ -274,7 +292,8 @@ def contract_of(
         begin = None if free else value.storage_offset()
         offset = begin if type(begin) is int else None
         private = position in roles.private
-        results.append(Result(number(node), memory, stride, private, offset, value.dtype))
+        met = private and graphs.is_met(node)
+        results.append(Result(number(node), memory, stride, private, offset, value.dtype, met))
     chosen = results if kept is None else [results[position] for position in kept]
     return Contract(what, tuple(operands), tuple(chosen), tuple(symbols), written)
 

@@ -142,6 +142,7 @@ class Entry:
             or self.forward.touched.placed
             or self.forward.reachable
             or self.forward.watched
+            or self.forward.meets
         )
 
     @property

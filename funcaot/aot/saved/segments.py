@@ -146,11 +146,7 @@ def form_data(segment: Segment, form: Form, *, keeping: bool) -> Data:
     return {
         "positions": list(form.positions),
         "residuals": [
-            [
-                residual.operand,
-                residual.output,
-                keeping and residual.operand is not None and residual.node in segment.unchecked,
-            ]
+            [residual.operand, residual.output, keeping and residual.node in segment.unchecked]
             for residual in form.residuals
         ],
     }

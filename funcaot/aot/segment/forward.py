@@ -76,6 +76,11 @@ class Forward:
         return self.segment.is_differentiable
 
     @cached_property
+    def meets(self) -> bool:
+        """Whether an attribute of a Function keeps what others may write to before a backward."""
+        return self.differentiable and bool(self.segment.unchecked)
+
+    @cached_property
     def lifted_specs(self) -> tuple[TensorSpec, ...]:
         """What the closed-over tensors looked like at capture."""
         return tuple(slot.spec for slot in self.capture.inputs if slot.argument is None)

@@ -314,8 +314,18 @@ class Segment:
 
     @cached_property
     def unchecked(self) -> frozenset[fx.Node]:
-        """Operands that only attributes of Functions hold: their versions don't matter."""
-        loose = {demand.node for demand in self.demands if not demand.checked}
+        """What only attributes of Functions hold: its versions don't matter.
+
+        That is operands, and what a Function on real values made or met somewhere. Nothing else
+        is in anybody's hands.
+        """
+        operands = {operand.node for operand in self.operands}
+        loose = {
+            demand.node
+            for demand in self.demands
+            if not demand.checked
+            and (graphs.without_aliases(demand.node) in operands or graphs.is_met(demand.node))
+        }
         if not loose:
             return frozenset()
         checked: set[fx.Node] = set()

@@ -28,12 +28,13 @@ from funcaot.rules.operands.copied_writes import (
 )
 from funcaot.rules.operands.reached import held_in_slots
 
-__all__ = ["Hollow", "Sealed", "hollowed"]
+__all__ = ["Hollow", "Sealed", "hollowed", "tensors_on_the_way"]
 
 _MOST = 1_000_000
 _NOTHING = object()
 _OWN_NEW = (dict, list, deque, types.SimpleNamespace)
 _Parts = Callable[[Any], Iterator[tuple[str, Any]]]
+_Note = Callable[[Iterable[types.FunctionType], Iterable[str]], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +131,7 @@ class Hollow:
 def hollowed(
     roots: tuple[Any, ...],
     wanted: Callable[[torch.Tensor], bool],
-    note: Callable[[Iterable[types.FunctionType], Iterable[str]], None] | None = None,
+    note: _Note | None = None,
     parts: _Parts = parts_of,
 ) -> tuple[Hollow, tuple[torch.Tensor, ...], tuple[str, ...]]:
     """Take tensors out of values.
@@ -170,15 +171,29 @@ def hollowed(
         id(made): ref for value, made in copier.objects if (ref := original_of(value)) is not None
     }
     if note is not None:
-        copies = [value for value, _ in copier.objects]
-        functions = [value for value in copies if isinstance(value, types.FunctionType)]
-        note(functions, graph.path(affected))
+        graph.tell(note, affected)
     found = graph.found.values()
     return (
         Hollow(copied, ids, originals),
         tuple(t for t, _ in found),
         tuple(name for _, name in found),
     )
+
+
+def tensors_on_the_way(
+    roots: tuple[Any, ...], wanted: Callable[[torch.Tensor], bool], note: _Note
+) -> tuple[torch.Tensor, ...]:
+    """Find tensors in values, which stay as they are.
+
+    Args:
+        roots: Functions, containers, objects.
+        wanted: Which tensors.
+        note: Takes the functions among what holds them, and the names on the way to them.
+    """
+    graph = _Graph(roots, wanted, parts_of)
+    if graph.found:
+        graph.tell(note, graph.affected())
+    return tuple(tensor for tensor, _ in graph.found.values())
 
 
 class _Graph:
@@ -232,10 +247,12 @@ class _Graph:
                     pending.append(holder)
         return frozenset(reached)
 
-    def path(self, affected: Iterable[int]) -> frozenset[str]:
-        """The names of what holds a wanted tensor, and the tensor's own."""
+    def tell(self, note: _Note, affected: frozenset[int]) -> None:
+        """Note functions that hold a wanted tensor, the names of all that do, and its own."""
+        holders = [self.values[key] for key in affected]
         texts = [*(self.names[key] for key in affected), *(name for _, name in self.found.values())]
-        return frozenset(filter(str.isidentifier, ", ".join(texts).split(", ")))
+        names = filter(str.isidentifier, ", ".join(texts).split(", "))
+        note([each for each in holders if isinstance(each, types.FunctionType)], {*names})
 
 
 class _Copier:

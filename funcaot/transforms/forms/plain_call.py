@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import types
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
@@ -27,7 +26,7 @@ from funcaot._torch.levels.functorch import (
 )
 from funcaot._torch.tensors.classes.wrapping import is_wrapper_subclass
 from funcaot._torch.tensors.sizes.number_log import all_settled
-from funcaot._torch.tracing.tracing import is_untraceable_function
+from funcaot._torch.tracing.tracing import is_untraceable_function, without_torch_function
 from funcaot.base.scopes import holding
 from funcaot.classes.containers import (
     ChangesGivenError,
@@ -38,6 +37,7 @@ from funcaot.classes.containers import (
     leaving,
 )
 from funcaot.classes.opaque import (
+    Captor,
     KeepsGraphError,
     MakesWrapperError,
     Watch,
@@ -49,8 +49,7 @@ from funcaot.classes.traits import display_name, has_backward, has_jvp, has_vmap
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.operator.plan import CallPlan
-from funcaot.rules.operands.closures import Sealed, hollowed
-from funcaot.rules.operands.copied_writes import Writes
+from funcaot.rules.operands.closures import tensors_on_the_way
 from funcaot.rules.operands.entered import is_of_a_call
 from funcaot.rules.operands.reached import may_hold, tensors_reached
 from funcaot.rules.stores import watch_of
@@ -163,13 +162,11 @@ def _with_objects(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> 
     objects = [leaf for leaf in _leaves(operands) if may_hold(leaf)]
     if not objects:
         return otherwise()
-    reached = list(tensors_reached(objects))
-    if any(map(is_of_a_call, reached)):
-        filled, written = _with_parameters(plan, operands, reached)
-        result = _plainly(plan, filled, operands)
-        for writes in written:
-            writes.repeat()
-        return result
+    captor = current_captor()
+    if any(map(is_of_a_call, tensors_reached(objects))):
+        if captor is not None:
+            _enter_parameters(captor, operands)
+        return _plainly(plan, operands)
     before = [(value, dict(fields)) for value in objects if (fields := _fields(value)) is not None]
     watch = _watch_of(plan, operands)
     looked = watch and watch.look()
@@ -313,40 +310,20 @@ def _plainly(
     return result
 
 
-def _with_parameters(
-    plan: CallPlan, operands: tuple[Any, ...], reached: Sequence[torch.Tensor]
-) -> tuple[tuple[Any, ...], Sequence[Writes]]:
-    """Operands whose functions hold the tape's tensors in the places of parameters.
+def _enter_parameters(captor: Captor, operands: tuple[Any, ...]) -> None:
+    """Make inputs of the program of parameters that functions and objects hold.
 
-    A backward that runs such a function is recorded when no call of the user's is in progress, and
-    asks for gradients of the parameters among the operands: it has to compute with the same ones.
-
-    Raises:
-        UnsupportedError: Something in between can't be copied.
+    A backward that runs such a function is recorded when no call of the user's is in progress.
     """
-    if not any(map(_is_parameter, reached)):
-        return operands, ()
-    leaves, spec = pytree.tree_flatten(operands)
-    places = [i for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
-    try:
-        hollow, parameters, _ = hollowed(tuple(leaves[i] for i in places), _is_parameter)
-    except Sealed as sealed:
-        raise UnsupportedError(
-            f"{display_name(plan.function)} is given a function that closes over a tensor of the "
-            "compiled function and over parameters, through something that can't be copied: its "
-            "backward would run that function on parameters that the program doesn't know.",
-            remedy="pass the tensor that it closes over as an operand, or keep this call outside "
-            "of the compiled function.",
-        ) from sealed
-    written: list[Writes] = []
-    (entered,) = _as_entered(parameters)
-    for i, copied in zip(places, hollow.filled(entered, written), strict=True):
-        leaves[i] = copied
-    return pytree.tree_unflatten(leaves, spec), written
+    held = tuple(leaf for leaf in _leaves(operands) if may_hold(leaf))
+    _as_entered(tensors_on_the_way(held, _is_parameter, captor.closed_over.note_path))
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:
-    return tensor.requires_grad and not is_of_a_call(tensor)
+    if is_of_a_call(tensor):
+        return False
+    with without_torch_function():  # A capture's mode would make it an input of the program.
+        return tensor.requires_grad
 
 
 def _as_entered(operands: tuple[Any, ...]) -> tuple[tuple[Any, ...]]:

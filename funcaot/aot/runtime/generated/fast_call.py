@@ -329,7 +329,7 @@ class _Writer:
             entry.differentiable
             and segment is not None
             and segment.output_nodes
-            and not (entry.forward.watched or entry.forward.reachable)
+            and not (entry.forward.watched or entry.forward.reachable or entry.forward.meets)
             and entry.signature.ambient.grad_mode
             and not entry.signature.ambient.autocast
             and not entry.capture.tape.wrappers.used
