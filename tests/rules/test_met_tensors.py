@@ -1,4 +1,4 @@
-"""Tensors that a forward met somewhere and keeps on ctx, which others write to before a backward."""
+"""Tensors that a forward met somewhere and keeps on ctx; others write to them before a backward."""
 
 import types
 

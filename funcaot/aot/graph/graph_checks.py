@@ -1,4 +1,4 @@
-"""Proofs about graphs: no op writes, and no result shares memory with anything else."""
+"""Results of graphs and proofs about them: no op writes, and none shares memory with others."""
 
 from __future__ import annotations
 
@@ -52,6 +52,15 @@ class Roles:
 
 
 NO_ROLES = Roles()
+
+
+def is_met(node: Any) -> bool:
+    """Whether a value is one that an opaque Function returned: it may have been there before."""
+    return (
+        isinstance(node, fx.Node)
+        and node.target is graphs.GETITEM
+        and graphs.is_opaque(node.args[0])
+    )
 
 
 def check_functional(module: fx.GraphModule, what: str) -> None:

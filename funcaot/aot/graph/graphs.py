@@ -381,11 +381,6 @@ def is_opaque(node: Any) -> bool:
     return isinstance(node, fx.Node) and getattr(node.target, "opaque", None) is not None
 
 
-def is_met(node: Any) -> bool:
-    """Whether a value is one that an opaque Function returned: it may have been there before."""
-    return isinstance(node, fx.Node) and node.target is GETITEM and is_opaque(node.args[0])
-
-
 def runs_alone(node: Any) -> bool:
     """Whether a node runs between compiled parts, in its place among others that do."""
     return is_opaque(node) or acts_outside(node)

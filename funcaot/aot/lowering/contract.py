@@ -33,7 +33,7 @@ from funcaot import config
 from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tensors.storages import copied_to, restrided_in_place, storage_of, users_beside
 from funcaot.aot.graph import graphs
-from funcaot.aot.graph.graph_checks import Roles
+from funcaot.aot.graph.graph_checks import Roles, is_met
 from funcaot.aot.graph.layout import Layout, restrided
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.lowering.kept_layouts import has_free_layout
@@ -292,7 +292,7 @@ def contract_of(
         begin = None if free else value.storage_offset()
         offset = begin if type(begin) is int else None
         private = position in roles.private
-        met = private and graphs.is_met(node)
+        met = private and is_met(node)
         results.append(Result(number(node), memory, stride, private, offset, value.dtype, met))
     chosen = results if kept is None else [results[position] for position in kept]
     return Contract(what, tuple(operands), tuple(chosen), tuple(symbols), written)

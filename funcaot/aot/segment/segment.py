@@ -20,7 +20,7 @@ from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.sizes.ragged import names_size
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.functional_graph import FunctionalGraph
-from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
+from funcaot.aot.graph.graph_checks import NO_ROLES, Roles, is_met
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.lowering.executable_cache import Executables
 from funcaot.aot.lowering.kept_layouts import free_layouts
@@ -324,7 +324,7 @@ class Segment:
             demand.node
             for demand in self.demands
             if not demand.checked
-            and (graphs.without_aliases(demand.node) in operands or graphs.is_met(demand.node))
+            and (graphs.without_aliases(demand.node) in operands or is_met(demand.node))
         }
         if not loose:
             return frozenset()

@@ -46,7 +46,6 @@ from funcaot.classes.opaque import (
 )
 from funcaot.classes.premise import refused
 from funcaot.classes.traits import display_name, has_backward, has_jvp, has_vmap
-from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.operator.plan import CallPlan
 from funcaot.rules.operands.closures import tensors_on_the_way
