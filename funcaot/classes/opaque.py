@@ -232,6 +232,10 @@ class Watch(Protocol):
         """While forward runs on real tensors: those that it writes to hold this until the end."""
         ...
 
+    def take_back_writes(self) -> None:
+        """Undo what they wrote."""
+        ...
+
     def generators(self) -> set[int]:
         """The generators of random numbers that it reaches, by where they are in memory."""
         ...

@@ -28,7 +28,7 @@ from funcaot.errors import MissingRuleError, RuleError, UnsupportedError
 from funcaot.rules.generated.complete import completed
 from funcaot.rules.generated.linearity import refuse_severed
 from funcaot.rules.kept_graphs import RetainingGraphs, keeps_graph, own_leaves
-from funcaot.rules.opaque_backward import input_layouts, traced_or_opaque
+from funcaot.rules.opaque.backward import input_layouts, traced_or_opaque
 from funcaot.rules.operands.entered import enter_kept
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
 

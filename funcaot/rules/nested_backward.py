@@ -1,4 +1,4 @@
-"""``backward()`` called by a backward that runs on real values; ``opaque_backward`` runs it so.
+"""``backward()`` called by a backward that runs on real values; ``opaque.backward`` runs it so.
 
 Inside of a compiled function that itself calls ``backward()``, what becomes of each ``.grad`` is
 part of the program. What a nested call adds to a tensor from outside would be overwritten.

@@ -123,3 +123,18 @@ def checked_tangents(function: type, result: Any, output_shapes: _Shapes) -> Any
                 where=defined_at(function),
             )
     return result
+
+
+def differentiated_twice(name: str, where: str) -> RuleError:
+    """What a second derivative raises: eager's words, with the name.
+
+    Args:
+        name: The Function, or the Functions among which it is; empty where that isn't known.
+        where: Where its class is defined, if that is known.
+    """
+    return RuleError(
+        "trying to differentiate twice a function that was marked with @once_differentiable"
+        + (f": the backward of {name}" if name else ""),
+        remedy="write that backward with torch's operations, and leave the decorator out.",
+        where=where,
+    )

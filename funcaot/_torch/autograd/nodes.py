@@ -60,6 +60,20 @@ def autograd_nodes(
     return nodes_behind(starts, closed)
 
 
+def node_of(tensor: torch.Tensor) -> Any:
+    """The node that a gradient of a tensor arrives at; None if it requires no grad."""
+    if not tensor.requires_grad:
+        return None
+    return torch.autograd.graph.get_gradient_edge(tensor).node
+
+
+def leads_to(result: torch.Tensor, nodes: Sequence[Any]) -> frozenset[int]:
+    """The positions of nodes that are in the graph of a result, None being nowhere."""
+    start = node_of(result)
+    behind = set() if start is None else {*nodes_behind([start])}
+    return frozenset(index for index, node in enumerate(nodes) if node in behind)
+
+
 def nodes_behind(pending: list[Any], closed: Container[Any] = ()) -> Iterator[Any]:
     """Some nodes, of which the last one comes first, and every node behind them, each once.
 

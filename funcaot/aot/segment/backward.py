@@ -30,7 +30,7 @@ from funcaot.aot.tape.masks import use_kept_masks
 from funcaot.classes.traits import defined_at, display_name, origin_of, reverse_rule
 from funcaot.errors import GraphError, UnsupportedError
 from funcaot.rules.operands.kept import stored_while_traced
-from funcaot.transforms.forms.once import differentiated_twice
+from funcaot.rules.returns import differentiated_twice
 
 # Tangents on the tape, by the output of the graph that each belongs to.
 Arrived: TypeAlias = dict[int, torch.Tensor]

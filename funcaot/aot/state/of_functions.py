@@ -148,6 +148,10 @@ class OfFunctions:
         self.acts.writes.append(writes.kept)
         return writes
 
+    def take_back_writes(self) -> None:
+        """Undo what forwards wrote to tensors."""
+        self.acts.take_back()
+
     def tensors(self) -> Iterator[torch.Tensor]:
         """All tensors that are reached."""
         for thing in self._environment.objects.values():

@@ -11,7 +11,7 @@ from typing import Any
 
 from funcaot.classes.opaque import current_captor
 from funcaot.classes.traits import defines_setup_context, name_of_reverse, reverse_rule
-from funcaot.rules.opaque_backward import input_layouts, traced_or_opaque
+from funcaot.rules.opaque.backward import input_layouts, traced_or_opaque
 
 __all__ = ["acting"]
 

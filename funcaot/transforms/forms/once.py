@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from funcaot.classes.traits import defined_at, display_name
-from funcaot.errors import RuleError
 from funcaot.operator.operator import custom_function_call
+from funcaot.rules.returns import differentiated_twice
 
-__all__ = ["differentiated_twice", "once_at_every_level"]
+__all__ = ["once_at_every_level"]
 
 
 class OnceDifferentiable(torch.autograd.Function):
@@ -44,21 +44,6 @@ class OnceDifferentiable(torch.autograd.Function):
     def jvp(ctx: Any, _count: Any, _name: Any, _where: Any, *tangents: Any) -> Any:
         """Let tangents through, as eager does: forward mode over the body is exact."""
         return tuple(tangents[: ctx.count])
-
-
-def differentiated_twice(name: str, where: str) -> RuleError:
-    """What a second derivative raises: eager's words, with the name.
-
-    Args:
-        name: The Function, or the Functions among which it is; empty where that isn't known.
-        where: Where its class is defined, if that is known.
-    """
-    return RuleError(
-        "trying to differentiate twice a function that was marked with @once_differentiable"
-        + (f": the backward of {name}" if name else ""),
-        remedy="write that backward with torch's operations, and leave the decorator out.",
-        where=where,
-    )
 
 
 def once_at_every_level(

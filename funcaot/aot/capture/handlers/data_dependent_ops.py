@@ -25,7 +25,7 @@ from funcaot.classes.opaque import current_captor, layout_of
 from funcaot.classes.premise import refused
 from funcaot.derivatives.kernels import with_derivatives
 from funcaot.derivatives.losses import ctc
-from funcaot.rules.opaque_backward import OfTorch, opaque_function
+from funcaot.rules.opaque.function import OfTorch, opaque_function
 from funcaot.rules.operands.flat_call import flatten_values
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]

@@ -14,7 +14,7 @@ from funcaot.aot.tape.known import sizes_of_values
 from funcaot.classes import premise
 from funcaot.classes.opaque import Layout, current_captor, layout_of
 from funcaot.errors import RuleError
-from funcaot.rules.opaque_backward import opaque_function
+from funcaot.rules.opaque.function import opaque_function
 from funcaot.rules.operands.flat_call import flatten_values
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]

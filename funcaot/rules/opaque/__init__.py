@@ -1,0 +1,1 @@
+"""Functions, and backwards of Functions, that run on real values between compiled parts."""
