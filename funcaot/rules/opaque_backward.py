@@ -21,6 +21,7 @@ from funcaot._torch.tensors.seeding import generators_among, place_of
 from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
 from funcaot.classes.containers import leaving
 from funcaot.classes.context import RecordingContext
+from funcaot.classes.found_now import found_now
 from funcaot.classes.opaque import (
     Captor,
     Layout,
@@ -95,6 +96,7 @@ def traced_or_opaque(
     callers = current_watch()
     watch = callers or _watch(function, ctx)
     looked, drawn = watch and watch.look(), _drawn_from(captor)
+    ran = set() if callers is None else callers.ran()
     before = next(iter(reversed(captor.graph.nodes)))
     try:
         followed = contextlib.nullcontext() if watch is None else watch.following()
@@ -116,13 +118,16 @@ def traced_or_opaque(
         reason = f"backward: {why_untraceable(error)}"
     forget_effects_after(before)
     recorded = _Recorded(function, rule, ctx, cotangents, in_step=in_step)
-    opaque = opaque_function(
+    opaque: Any = opaque_function(
         recorded.run,
         recorded.layouts,
         recorded.name,
         reason,
         funcaot_again=recorded.run_again,
     )
+    if in_step and callers is not None:
+        given, looking = recorded.tensors, _watch(function, ctx)
+        opaque.funcaot_found = found_now(captor, callers, opaque, given, looking, ran)
     made = iter(captor.call(opaque, *recorded.tensors))
     return tuple(next(made) if wanted else None for wanted in recorded.wanted)
 
