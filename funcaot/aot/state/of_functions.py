@@ -168,8 +168,9 @@ class OfFunctions:
             names |= set() if names else {_last_name(path)}
             is_read = any(not names.isdisjoint(names_of(code).read) for code in {*ran} - tried)
             if is_read or self._is_changed_again(bag):
+                which = f"{', '.join(sorted(names))} of {path}" if keys else path
                 raise OtherStateError(
-                    f"The backward of {name} runs on real values, and changes {path}, which the "
+                    f"The backward of {name} runs on real values, and changes {which}, which the "
                     "function uses, too.",
                     remedy="let one of the two change and read it; or call backward() outside of "
                     "the compiled function.",
