@@ -224,8 +224,24 @@ class Watch(Protocol):
         """What a forward counted or appended that ran for this call isn't the caller's."""
         ...
 
+    def leave_of_backward(self, name: str, looked: Any, ran: set[Any]) -> None:
+        """The same for a backward, of a Function of this name, before which some code had run."""
+        ...
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """All tensors that are reached."""
+        ...
+
+    def ran(self) -> set[Any]:
+        """The user's code that has run in the capture so far."""
+        ...
+
     def note_run(self, name: str, rule: Any, *, is_traced: bool) -> None:
         """A forward, which a watch looked at, ran; a node runs it again, or on real values."""
+        ...
+
+    def note_backward(self, name: str, rule: Any) -> None:
+        """A backward, which a watch looks at, is going to run on real values in the call."""
         ...
 
     def noting_writes(self) -> contextlib.AbstractContextManager[Any]:

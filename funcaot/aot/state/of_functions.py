@@ -8,8 +8,9 @@ looked at by themselves.
 from __future__ import annotations
 
 import contextlib
+import re
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,9 @@ import torch
 
 from funcaot._torch.tracing.recorded_ops import WritesTakenBack, write_back
 from funcaot.aot.closure.environment import Environment
+from funcaot.aot.closure.named.code_names import names_of
 from funcaot.aot.closure.outside.watching import Outside
+from funcaot.aot.closure.ran import Recorder
 from funcaot.aot.closure.walk import Walk, scan
 from funcaot.aot.closure.where import path_of
 from funcaot.aot.state import state
@@ -47,6 +50,7 @@ class Acts:
         """Begin with nothing."""
         self.reached: list[tuple[str, tuple[torch.Tensor, ...]]] = []
         self.writes: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
+        self.left: dict[int, Contents] = {}
 
     def take_back(self) -> None:
         """Undo what they wrote to tensors, as the call isn't made this way."""
@@ -102,7 +106,8 @@ class OfFunctions:
         self._first: dict[int, Bag] = {}
         self._traced: list[tuple[str, OfRule]] = []
         self.acts = Acts()
-        self._other: list[tuple[str, str]] = []
+        self._other: list[tuple[str, str, str]] = []
+        self._by_backwards: list[tuple[str, Bag, set[types.CodeType]]] = []
 
     def following(self, *, traced: bool = False) -> contextlib.AbstractContextManager[Any]:
         """While a Function's rule runs: what the capture follows is what reaches more."""
@@ -128,6 +133,55 @@ class OfFunctions:
                 bag = self.bags[index]
                 self._first.setdefault(index, bag)
                 self.bags[index] = replace(bag, before=self._moved(bag, part))
+            for _, since in self._since(looked):
+                if self._changes.has_changed(since):
+                    self.acts.left[id(since.thing)] = since.now()
+
+    def ran(self) -> set[types.CodeType]:
+        """The user's code that has run in the capture so far."""
+        recorder = tracing_here()
+        return {*recorder.ran.users} if isinstance(recorder, Recorder) else set()
+
+    def leave_of_backward(
+        self, name: str, looked: list[Contents], ran: set[types.CodeType]
+    ) -> None:
+        """The same for a backward that ran for this call, where the graph's other calls run it.
+
+        Args:
+            name: The Function's name, for messages.
+            looked: What everything held before it ran.
+            ran: The code that had run before it was tried.
+        """
+        tried = self.ran() - ran
+        with untraced():
+            for _, since in self._since(looked):
+                if self._changes.has_changed(since):
+                    self._by_backwards.append((name, since, tried))
+        self.leave(looked)
+
+    def _refuse_uses_of_changes(self, ran: Iterable[types.CodeType]) -> None:
+        """Refuse a backward that runs in the graph if the function uses what it changes."""
+        for name, bag, tried in self._by_backwards:
+            path = path_of(self._environment, bag.holder)
+            keys = state.changed_keys(bag) if isinstance(bag.before, dict) else []
+            names = {state.name_of(bag, key, self._environment) for key in keys} - {""}
+            names |= set() if names else {_last_name(path)}
+            is_read = any(not names.isdisjoint(names_of(code).read) for code in {*ran} - tried)
+            if is_read or self._is_changed_again(bag):
+                which = f"{', '.join(sorted(names))} of {path}" if keys else path
+                raise OtherStateError(
+                    f"The backward of {name} runs on real values, and changes {which}, which the "
+                    "function uses, too.",
+                    remedy="let one of the two change and read it; or call backward() outside of "
+                    "the compiled function.",
+                )
+
+    def _is_changed_again(self, bag: Bag) -> bool:
+        """Whether items of a list aren't those that a rule has left there."""
+        left, now = self.acts.left[id(bag.thing)], bag.now()
+        if isinstance(left, dict) or isinstance(now, dict):
+            return False
+        return len(left) != len(now) or any(map(_differ, left, now))
 
     def generators(self) -> set[int]:
         """The generators of random numbers that are reached, by where they are in memory."""
@@ -174,8 +228,23 @@ class OfFunctions:
             self.acts.reached.append((name, tuple(rule.tensors())))
             self._note_other(name, rule, _Before(self.bags, has_all=True))
 
-    def refuse_other_state(self) -> None:
+    def note_backward(self, name: str, rule: OfRule | None) -> None:
+        """A backward is going to run on real values, where other rules of the call have run.
+
+        Args:
+            name: The Function's name, for messages.
+            rule: What looks at it; None if that isn't known.
+        """
+        if rule is not None:
+            with untraced():
+                before = _Before(self.bags, has_all=True, left=self.acts.left)
+                self._note_other(name, rule, before, "backward")
+
+    def refuse_other_state(self, ran: Iterable[types.CodeType]) -> None:
         """Refuse a node whose forward would see other state than what it saw in the capture.
+
+        Args:
+            ran: The user's code that ran in the capture.
 
         Raises:
             OtherStateError: If there is one.
@@ -185,18 +254,19 @@ class OfFunctions:
                 before = _Before(self.before())
                 for name, rule in self._traced:
                     self._note_other(name, rule, before)
-        for name, seen in self._other:
+        self._refuse_uses_of_changes(ran)
+        for name, kind, seen in self._other:
             raise OtherStateError(
-                f"{name} is one node of the graph, and its forward reads {seen}, which isn't what "
+                f"{name} is one node of the graph, and its {kind} reads {seen}, which isn't what "
                 f"it was before the call: the function or {name} itself changed it.",
                 remedy="pass what it reads to apply, as a tensor or a number; or leave out its "
                 "jvp, its vmap and transforms around it: then it is called as eager calls it.",
             )
 
-    def _note_other(self, name: str, rule: OfRule, before: _Before) -> None:
+    def _note_other(self, name: str, rule: OfRule, before: _Before, kind: str = "forward") -> None:
         seen = before.other_than(rule)
         if seen is not None:
-            self._other.append((name, seen))
+            self._other.append((name, kind, seen))
 
     def _since(self, looked: list[Contents]) -> Iterator[tuple[int, Bag]]:
         """Everything, as it was at a look, or when it was reached after that."""
@@ -248,9 +318,16 @@ class OfFunctions:
 class _Before:
     """What everything held before a call, to be compared with what a rule found in it."""
 
-    def __init__(self, bags: Sequence[Bag], *, has_all: bool = False) -> None:
+    def __init__(
+        self,
+        bags: Sequence[Bag],
+        *,
+        has_all: bool = False,
+        left: Mapping[int, Contents] | None = None,
+    ) -> None:
         """Take it by what holds it; what isn't there was made in the call, or isn't known."""
         self._has_all = has_all
+        self._left = left or {}
         self._held: dict[int, list[Bag]] = {}
         for bag in bags:
             self._held.setdefault(id(bag.thing), []).append(bag)
@@ -263,6 +340,9 @@ class _Before:
                 continue
             # What was made in the call stays as the call leaves it.
             befores = [found.now()] if known is None else [bag.before for bag in known]
+            left = self._left.get(id(found.thing))
+            if left is not None and not self._differ(rule, found, left):
+                continue
             if any(self._differ(rule, found, before) for before in befores):
                 return rule.text_of(found)
         return None
@@ -271,7 +351,8 @@ class _Before:
     def _differ(rule: OfRule, found: Bag, before: Contents) -> bool:
         seen = found.before
         if not (isinstance(seen, dict) and isinstance(before, dict)):
-            return len(seen) != len(before) or any(map(_differ, seen, before))
+            is_other = len(seen) != len(before) or any(map(_differ, seen, before))
+            return is_other and rule.reads_items(found)
         by_name = found.names is not None  # A bag for each set of names
         keys = seen.keys() & before.keys() if by_name else seen.keys() | before.keys()
         others = [k for k in keys if not is_kept(seen.get(k, MISSING), before.get(k, MISSING))]
@@ -360,6 +441,10 @@ class OfRule(OfFunctions):
         environment = self._environment
         return environment.names.reads(state.name_of(bag, key, environment))
 
+    def reads_items(self, bag: Bag) -> bool:
+        """Whether the rule's code may read what a list, deque or tuple holds."""
+        return self._environment.names.reads(_last_name(path_of(self._environment, bag.holder)))
+
     def is_ours(self, bag: Bag) -> bool:
         """Whether a thing belongs to an object of this library, which notes what it knows."""
         environment, identity = self._environment, bag.holder
@@ -391,6 +476,11 @@ def watch_of(root: tuple[Any, ...], name: str) -> OfRule:
 
 
 register_watches(watch_of)
+
+
+def _last_name(path: str) -> str:
+    """The attribute that leads to a thing, empty if that isn't what leads to it."""
+    return path[re.search(r"\w*$", path).start() :]  # type: ignore[union-attr]
 
 
 def _differ(one: Any, other: Any) -> bool:

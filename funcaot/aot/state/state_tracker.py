@@ -205,7 +205,7 @@ class StateTracker:
             yield
             remembering.finish()
         self.ran.classes |= self.classes.met
-        of_functions.refuse_other_state()
+        of_functions.refuse_other_state(recorder.ran.users)
 
     def _start(self) -> None:
         self.found, self.in_arguments, self.computed = (), (), ()

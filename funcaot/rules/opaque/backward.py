@@ -22,6 +22,7 @@ from funcaot._torch.tensors.seeding import generators_among, place_of
 from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
 from funcaot.classes.containers import leaving
 from funcaot.classes.context import RecordingContext
+from funcaot.classes.found_now import found_now
 from funcaot.classes.opaque import (
     Captor,
     Layout,
@@ -88,6 +89,7 @@ def traced_or_opaque(
     callers = current_watch()
     watch = callers or _watch(function, ctx)
     looked, drawn = watch and watch.look(), _drawn_from(captor)
+    ran = set() if callers is None else callers.ran()
     before = next(iter(reversed(captor.graph.nodes)))
     given = [*cotangents, *_attributes(ctx).values()]
     given = [each for each in given if isinstance(each, torch.Tensor)]
@@ -110,7 +112,7 @@ def traced_or_opaque(
         if watch is not None:
             watch.take_back(looked)  # it runs for this call yet
         reason = f"backward: {why_untraceable(error)}"
-    if versions != list(map(version_of, given)):
+    if versions != list(map(version_of, given)):  # by now the tape has what was written, too
         raise UnsupportedError(
             f"The backward of {display_name(function)} runs on real values ({reason}), and writes "
             "to a tensor that it is given.",
@@ -118,8 +120,29 @@ def traced_or_opaque(
         )
     forget_effects_after(before)
     recorded = _Recorded(function, rule, ctx, cotangents, in_step=in_step)
+
+    def run_now(opaque: type) -> list[Any]:
+        if callers is None or not in_step:
+            return []
+        return found_now(captor, callers, opaque, recorded.tensors, _watch(function, ctx), ran)
+
+    made = iter(_as_node(captor, recorded, reason, run_now))
+    return tuple(next(made) if wanted else None for wanted in recorded.wanted)
+
+
+def _as_node(
+    captor: Captor, recorded: _Recorded, reason: str, run_now: Callable[[type], list[Any]]
+) -> tuple[torch.Tensor, ...]:
+    """The gradients, traced, of a node that runs a backward on real values.
+
+    Args:
+        captor: The capture.
+        recorded: The backward.
+        reason: Why it is run so.
+        run_now: Gives what it returned in the capture, if it ran there for the call.
+    """
     recorded.find_constants(captor)
-    opaque = opaque_function(
+    opaque: Any = opaque_function(
         recorded.run,
         recorded.layouts,
         recorded.name,
@@ -127,13 +150,12 @@ def traced_or_opaque(
         funcaot_constant=recorded.constant,
         funcaot_again=recorded.refuse_second if recorded.once else recorded.run_again,
     )
+    ran = opaque.funcaot_found = run_now(opaque)
+    looked_at = None if ran else recorded.found
     outputs = captor.call(opaque, *recorded.operands)
-    if recorded.found is not None:
-        captor.remember(
-            outputs, replace(Opaque.of(recorded.found, reason), pending=(recorded.found,))
-        )
-    made = iter(outputs)
-    return tuple(next(made) if wanted else None for wanted in recorded.wanted)
+    if looked_at is not None:
+        captor.remember(outputs, replace(Opaque.of(looked_at, reason), pending=(looked_at,)))
+    return outputs  # type: ignore[no-any-return]
 
 
 def _drawn_from(captor: Captor) -> set[int]:
