@@ -62,6 +62,8 @@ def input_layouts(inputs: Sequence[Any]) -> tuple[Layout | None, ...]:
 
 
 def _contiguous(tensor: torch.Tensor) -> Layout:
+    if tensor.is_nested:  # A ragged size has no product with an open one.
+        return Layout(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
     stride: list[int] = []
     step = 1
     for size in reversed(tensor.shape):
