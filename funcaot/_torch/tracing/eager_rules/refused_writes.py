@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from funcaot._torch.tensors.ops import written_arguments
 from funcaot._torch.tracing.eager_rules.on_zeros import run_on_zeros
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
+from funcaot._torch.tracing.eager_rules.overlapping_reads import refuse_overlapping_reads
 from funcaot.errors import UnsupportedError
 
 __all__ = ["refuse_resized_storage", "refuse_writes", "turned_elsewhere"]
@@ -34,10 +35,11 @@ def refuse_writes(
 
     Raises:
         UnsupportedError: If an element has several places in a tensor.
-        RuntimeError: Eager's own, for dtypes that don't fit.
+        RuntimeError: Eager's own, for dtypes that don't fit, or memory that is read, too.
     """
     outside.note_write(func, args, kwargs)
     _refuse_overlapping_writes(func, args, kwargs)
+    refuse_overlapping_reads(func, args, kwargs)
     _refuse_lossy_writes(func, args, kwargs)
 
 
