@@ -102,12 +102,9 @@ def _lying(given: Sequence[torch.Tensor]) -> Callable[[Any], Any]:
         key = _key(value)
         if key not in memory:
             memory[key] = torch.zeros(lengths[key], dtype=torch.uint8).untyped_storage()
-        where = (
-            *_present((value.storage_offset(),)),
-            _present(value.shape),
-            _present(value.stride()),
-        )
-        return torch.empty(0, dtype=value.dtype).set_(memory[key], *where)
+        (offset,) = _present((value.storage_offset(),))
+        sizes, steps = _present(value.shape), _present(value.stride())
+        return torch.empty(0, dtype=value.dtype).set_(memory[key], offset, sizes, steps)
 
     return zeros
 
