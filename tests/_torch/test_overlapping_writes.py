@@ -84,3 +84,68 @@ def test_no_elements_share_memory(way):
     x = torch.ones(1, 1)[:0]
     ours, expected = funcaot.compile(function, backend=COMPILER)(x), function(x)
     assert (ours.shape, ours.stride()) == (expected.shape, expected.stride())
+
+
+ORDER = torch.tensor([1, 0, 2, 3])
+OPS = {
+    "multiply": lambda a, b: a.mul_(b),
+    "copy": lambda a, b: a.copy_(b),
+    "by a number": lambda a, b: a.div_(b[1]),
+    "out": lambda a, b: torch.sin(b, out=a),
+    "where": lambda a, b: torch.where(a > 2, a, b, out=a),
+    "index": lambda a, b: a.index_add_(0, ORDER, b),
+    "scatter": lambda a, b: a.scatter_(0, ORDER, b),
+    "take": lambda a, b: torch.gather(b, 0, ORDER, out=a),
+    "set item": lambda a, b: a.__setitem__(slice(0, 3), b[:3]),
+    "masked": lambda a, b: a.masked_fill_(b > 3, 0.0),
+    "joined": lambda a, b: torch.cat([b[:2], b[2:]], out=a),
+    "sorted": lambda a, b: torch.sort(b, out=(a, torch.empty(0, dtype=torch.long))),
+    "list": lambda a, b: torch._foreach_add_([a], [b], alpha=2.0),
+}
+PLACES = {
+    "apart": lambda x: (x[:4], x[4:8]),
+    "partly": lambda x: (x[:4], x[2:6]),
+    "one place": lambda x: (x[:4], x[:4]),
+    "between": lambda x: (x[:8:2], x[1:9:2]),
+}
+
+
+def outcome(function, *arguments):
+    try:
+        return function(*arguments).tolist()
+    except RuntimeError as error:
+        return str(error).partition(".")[0]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_write_to_what_is_read_raises_as_in_eager(op):
+    for place in PLACES.values():
+
+        def inside(x, place=place):
+            x = x.clone()
+            OPS[op](*place(x))
+            return x
+
+        def given(a, b):
+            OPS[op](a, b)
+            return a * 1
+
+        for function, arguments in ((inside, lambda x: (x,)), (given, place)):
+            compiled = funcaot.compile(function, backend=COMPILER)
+            expected = outcome(function, *arguments(torch.arange(10.0)))
+            for _ in range(2):
+                assert outcome(compiled, *arguments(torch.arange(10.0))) == expected
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_open_sizes_decide_what_meets(dynamic):
+    def function(x):
+        x = x.clone()
+        x[:3].add_(x[x.shape[0] - 3 :])
+        return x
+
+    compiled = funcaot.compile(function, backend=COMPILER, dynamic=dynamic)
+    for size in (7, 8, 9, 4, 5, 6, 10):
+        x = torch.arange(float(size))
+        assert outcome(compiled, x) == outcome(function, x)
+    assert len(compiled.entries) == (1 if dynamic else 2)

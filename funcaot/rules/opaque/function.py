@@ -21,6 +21,8 @@ __all__ = ["OfTorch", "contiguous", "has_open_sizes", "opaque_function"]
 
 def contiguous(tensor: torch.Tensor) -> Layout:
     """The layout of what looks like a tensor and is contiguous."""
+    if tensor.is_nested:  # A ragged size has no product with an open one.
+        return Layout(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
     stride: list[int] = []
     step = 1
     for size in reversed(tensor.shape):

@@ -64,3 +64,47 @@ def test_what_fits(name):
         torch.manual_seed(1)
         found.append((run(value.clone()), torch.rand(2)))
     torch.testing.assert_close(*found)
+
+
+# Ops of which functionalization gives some tensors the shape of the result.
+LARGER = {
+    **dict.fromkeys(("pow_", "eq_", "copysign_", "remainder_", "floor_divide_", "xlogy_", "gcd_")),
+    "clamp_": lambda x, other: x.clamp_(min=other),
+    "masked_scatter_": lambda x, other: x.masked_scatter_(other > 0, torch.ones(6)),
+    "foreach maximum": lambda x, other: torch._foreach_maximum_([x], [other]),
+    "foreach pow": lambda x, other: torch._foreach_pow_([x], [other]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("name", LARGER)
+def test_a_result_that_is_larger_than_what_is_written_to(name):
+    write = LARGER[name] or (lambda x, other: getattr(x, name)(other))
+    other = torch.arange(6).view(2, 3) + (1 if name == "gcd_" else 1.0)
+
+    def function(x, other):
+        x = x + 0
+        write(x, other)
+        return x
+
+    for shape in ((3,), (1, 3), (2, 1)):
+        x = torch.ones(shape, dtype=other.dtype)
+        with pytest.raises(RuntimeError) as expected:
+            function(x, other)
+        with pytest.raises(RuntimeError) as ours:
+            funcaot.compile(function, backend="eager")(x, other)
+        assert str(ours.value).splitlines()[0] == str(expected.value).splitlines()[0]
+    x = torch.ones(2, 3, dtype=other.dtype)
+    found = funcaot.compile(function, backend="eager")(x, other[:1])
+    torch.testing.assert_close(found, function(x, other[:1]))
+
+
+def test_lists_of_other_lengths():
+    def function(x):
+        x = x + 0
+        torch._foreach_add_([x, x], [torch.ones(3)])
+        return x
+
+    for run in (function, funcaot.compile(function, backend="eager")):
+        with pytest.raises(RuntimeError, match="the same number of tensors, got 2 and 1"):
+            run(torch.ones(3))

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-__all__ = ["few_zeros", "run_on_zeros"]
+__all__ = ["few_sizes", "few_zeros", "run_on_zeros"]
 
 
 def few_zeros(value: Any) -> Any:
@@ -19,8 +19,13 @@ def few_zeros(value: Any) -> Any:
         return value.node.hint
     if not isinstance(value, torch.Tensor):
         return value
-    sizes = [size if isinstance(size, int) else size.node.hint for size in value.shape]
-    return torch.zeros([min(size, 2) for size in sizes], dtype=value.dtype)
+    return torch.zeros(few_sizes(value), dtype=value.dtype)
+
+
+def few_sizes(tensor: torch.Tensor) -> list[int]:
+    """The sizes of these."""
+    sizes = [size if isinstance(size, int) else size.node.hint for size in tensor.shape]
+    return [min(size, 2) for size in sizes]
 
 
 def run_on_zeros(

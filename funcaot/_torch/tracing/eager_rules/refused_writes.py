@@ -7,18 +7,22 @@ elements that lie in one place raises, too; functionalization would compute some
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from funcaot._torch.tensors.ops import written_arguments
-from funcaot._torch.tracing.eager_rules.on_zeros import run_on_zeros
+from funcaot._torch.tracing.eager_rules.on_zeros import few_sizes, run_on_zeros
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
+from funcaot._torch.tracing.eager_rules.overlapping_reads import refuse_overlapping_reads
 from funcaot.errors import UnsupportedError
 
 __all__ = ["refuse_resized_storage", "refuse_writes", "turned_elsewhere"]
+
+
+_TOO_LARGE = ("match the broadcast shape", "expanded size of the tensor", "expand(")
 
 
 def refuse_writes(
@@ -34,10 +38,12 @@ def refuse_writes(
 
     Raises:
         UnsupportedError: If an element has several places in a tensor.
-        RuntimeError: Eager's own, for dtypes that don't fit.
+        RuntimeError: Eager's own, for dtypes or shapes that don't fit, or memory that is read, too.
     """
     outside.note_write(func, args, kwargs)
     _refuse_overlapping_writes(func, args, kwargs)
+    refuse_overlapping_reads(func, args, kwargs)
+    _refuse_larger_results(func, args, kwargs)
     _refuse_lossy_writes(func, args, kwargs)
 
 
@@ -79,10 +85,43 @@ def _refuse_overlapping_writes(func: Any, args: Sequence[Any], kwargs: Mapping[s
             )
 
 
+def _refuse_larger_results(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise what eager raises of an in-place op whose result is of a larger shape.
+
+    Functionalization gives some tensors the shape of the result.
+    """
+    changed = func._schema.arguments[0].alias_info
+    if func.namespace != "aten" or changed is None or not changed.is_write or _draws(func):
+        return
+    given = [*args, *kwargs.values()]
+    rows: Iterable[Any] = [given]
+    if func._opname.startswith("_foreach_"):
+        rows = zip(*(value for value in given if isinstance(value, list | tuple)), strict=False)
+    if not any(_extends(other, written) for written, *others in rows for other in others):
+        return
+    try:
+        run_on_zeros(func, args, kwargs)
+    except (RuntimeError, NotImplementedError) as error:
+        if any(text in str(error) for text in _TOO_LARGE):
+            raise RuntimeError(*error.args) from None
+
+
+def _extends(tensor: Any, written: Any) -> bool:
+    """Whether a tensor has several elements where one that is written to has one."""
+    if not isinstance(tensor, torch.Tensor) or not isinstance(written, torch.Tensor):
+        return False
+    sizes, own = few_sizes(tensor), few_sizes(written)
+    ends = zip(reversed(sizes), reversed(own), strict=False)
+    return len(sizes) > len(own) or any(size > other for size, other in ends)
+
+
+def _draws(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
 def _refuse_lossy_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise what eager raises of an in-place op for its dtypes."""
-    draws = torch.Tag.nondeterministic_seeded in func.tags
-    if func.namespace != "aten" or draws or not _may_not_fit(func, args, kwargs):
+    if func.namespace != "aten" or _draws(func) or not _may_not_fit(func, args, kwargs):
         return
     try:
         run_on_zeros(func, args, kwargs)

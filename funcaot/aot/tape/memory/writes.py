@@ -76,6 +76,9 @@ def share_memory(targets: Sequence[torch.Tensor]) -> bool:
 def one_by_one(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an in-place op of lists tensor by tensor: each write is seen by those that follow."""
     count = len(args[0])
+    given = [value for value in (*args, *kwargs.values()) if isinstance(value, list | tuple)]
+    if any(len(value) != count for value in given):
+        return func(*args, **kwargs)  # It raises.
 
     def part(value: Any, index: int) -> Any:
         several = isinstance(value, list | tuple) and len(value) == count

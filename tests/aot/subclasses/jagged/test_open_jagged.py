@@ -41,6 +41,33 @@ def labelled(x, labels):
     return x.to_padded_tensor(0.0).sum((1, 2)) * labels
 
 
+class Sine(torch.autograd.Function):
+    """A Function of the user's."""
+
+    @staticmethod
+    def forward(x):
+        return x.sin()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0].cos() * 2
+
+
+class SineByContext(Sine):
+    """The same in the older style."""
+
+    setup_context = torch.autograd.Function.setup_context
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+
 # The function, what it is called with, whether torch has a second derivative, known lengths.
 PROGRAMS = {
     "pointwise": (lambda x: (x.sin() * 2).exp(), lambda x, s: (x,), True, False),
@@ -115,6 +142,16 @@ def test_on_the_default_backend(program):
     for seed in range(BATCHES):
         arguments = make(batch(seed, lengths=lengths), seed)
         compare(compiled, function, arguments, twice=twice)
+    assert len(compiled.entries) == 2
+
+
+def test_functions_of_the_users():
+    def function(x):
+        return SineByContext.apply(Sine.apply(x * 2))
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for seed in range(4):
+        compare(compiled, function, (batch(seed),), twice=True)
     assert len(compiled.entries) == 2
 
 
