@@ -205,6 +205,20 @@ OF_INDUCTOR: tuple[Patch, ...] = (
         for_time=True,
     ),
     Patch(
+        "joined indices",
+        f"{_INDUCTOR}/loops/joined.py",
+        (
+            Target("torch._inductor.sizevars:join_dimensions", ("expr",)),
+            Target("torch._inductor.sizevars:_join_dimensions_cached.__wrapped__", ("expr",)),
+            Target("torch._inductor.sizevars:ModularIndexing"),
+            Target("torch._inductor.sizevars:FloorDiv"),
+        ),
+        "Quotients and remainders that belong together are found by matching all pairs of terms.",
+        "large programs take longer to compile",
+        "tests/_torch/loops/test_joined.py",
+        for_time=True,
+    ),
+    Patch(
         "empty ranges",
         f"{_INDUCTOR}/loops/empty_ranges.py",
         (
