@@ -12,6 +12,7 @@ from funcaot._torch.inductor.loops import joined
 X, Y = (sympy.Symbol(name, integer=True, nonnegative=True) for name in ("x0", "x1"))
 SIZE = sympy.Symbol("ks0", integer=True, positive=True)
 usual = sizevars._join_dimensions_cached.__wrapped__
+usual_simplify = sizevars.SizeVarAllocator._simplify_with_ranges
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +82,39 @@ def test_what_it_cannot_read_is_matched():
     """A quotient times a size isn't a number times a quotient."""
     index = SIZE * ModularIndexing(X, 1, 4) + 4 * SIZE * FloorDiv(X, 4)
     assert sizevars.join_dimensions(index) == SIZE * X
+
+
+class Ranges:
+    """An allocator for graphs with these replacements of symbols."""
+
+    def __init__(self, replacements):
+        self.made = sizevars.SizeVarAllocator()
+        self.made.replacements.update(replacements)
+
+    def simplified(self, index):
+        return self.made._simplify_with_ranges(index, {X: sympy.Integer(16), Y: sympy.Integer(3)})
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        X * (Y + 3) + 2,
+        FloorDiv(X, 4) + Y,
+        ModularIndexing(X, 1, 32) + Y,
+        SIZE * X + SIZE * FloorDiv(X, 16),
+        SIZE + Y,
+    ],
+)
+def test_indices_come_out_as_from_inductor(index):
+    for replacements in ({}, {SIZE: FloorDiv(4 * X + Y, 4)}):
+        found = Ranges(replacements).simplified(index)
+        assert found == _usual_simplified(Ranges(replacements), index)
+
+
+def _usual_simplified(ranges, index):
+    return usual_simplify(ranges.made, index, {X: sympy.Integer(16), Y: sympy.Integer(3)})
+
+
+def test_no_relations_are_written_for_plain_indices(monkeypatch):
+    monkeypatch.setattr(sympy.Symbol, "__lt__", None)
+    assert Ranges({}).simplified(X * (Y + 3)) == X * Y + 3 * X

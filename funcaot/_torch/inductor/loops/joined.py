@@ -1,9 +1,12 @@
-"""Quotients and remainders that belong together are joined by looking at them.
+"""What indices have to be simplified for is looked for before SymPy is asked to do it.
 
 Inductor makes one dimension of two where an index has the remainders of both, or one's remainder
 and the other's quotient. It has SymPy match each pair of terms with patterns, which is a tenth of
 the time in which it writes the loops of a large force field, and nearly always finds nothing. The
 terms are numbers times a quotient or a remainder; whether two belong together is read off them.
+
+An index without quotients and remainders is done once it is expanded. What Inductor knows of its
+loops' variables is for these alone, and is written as relations first, which SymPy takes long for.
 """
 
 from __future__ import annotations
@@ -20,8 +23,10 @@ __all__ = ["mended"]
 
 @contextlib.contextmanager
 def mended() -> Iterator[None]:
-    """Let Inductor match only terms that consist of something else."""
+    """Let Inductor match only terms that consist of something else, and look before it reasons."""
     from torch._inductor import sizevars
+
+    simplified: Any = sizevars.SizeVarAllocator._simplify_with_ranges
 
     usual: Any = sizevars._join_dimensions_cached
 
@@ -43,8 +48,25 @@ def mended() -> Iterator[None]:
                     return sizevars.join_dimensions(index - first.whole - found.whole + joined)
         return index
 
-    with replaced_here(sizevars, "_join_dimensions_cached", join):
+    def simplify(allocator: Any, index: Any, ranges: Any) -> Any:
+        if not _has_parts(index):
+            plain = allocator.simplify(index)
+            if not _has_parts(plain):
+                return plain
+        return simplified(allocator, index, ranges)
+
+    with (
+        replaced_here(sizevars, "_join_dimensions_cached", join),
+        replaced_here(sizevars.SizeVarAllocator, "_simplify_with_ranges", simplify),
+    ):
         yield
+
+
+def _has_parts(index: Any) -> bool:
+    """Whether there are quotients or remainders in an index."""
+    from torch.utils._sympy.functions import FloorDiv, ModularIndexing
+
+    return not hasattr(index, "has") or bool(index.has(ModularIndexing, FloorDiv))
 
 
 class _Term(NamedTuple):
