@@ -96,7 +96,8 @@ def _partner(first: _Term, terms: list[_Term], kind: Any, unknown: Any) -> Any:
 
     if not isinstance(first.part, ModularIndexing):
         return None
-    base, divisor, modulus = first.part.args
+    parts: Any = first.part.args
+    base, divisor, modulus = parts
     others = (term for term in terms if term is not first)
     if base.is_Symbol and not any(isinstance(term.part, kind) for term in others):
         return None
