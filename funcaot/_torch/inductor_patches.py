@@ -205,6 +205,26 @@ OF_INDUCTOR: tuple[Patch, ...] = (
         for_time=True,
     ),
     Patch(
+        "joined indices",
+        f"{_INDUCTOR}/loops/joined.py",
+        (
+            Target("torch._inductor.sizevars:join_dimensions", ("expr",)),
+            Target("torch._inductor.sizevars:_join_dimensions_cached.__wrapped__", ("expr",)),
+            Target(
+                "torch._inductor.sizevars:SizeVarAllocator._simplify_with_ranges",
+                ("self", "expr", "var_ranges"),
+            ),
+            Target("torch._inductor.sizevars:SizeVarAllocator.simplify", ("self", "expr")),
+            Target("torch._inductor.sizevars:ModularIndexing"),
+            Target("torch._inductor.sizevars:FloorDiv"),
+        ),
+        "Quotients and remainders that belong together are found by matching all pairs of terms; "
+        "relations are written for indices without any.",
+        "large programs take longer to compile",
+        "tests/_torch/loops/test_joined.py",
+        for_time=True,
+    ),
+    Patch(
         "empty ranges",
         f"{_INDUCTOR}/loops/empty_ranges.py",
         (
@@ -228,6 +248,22 @@ OF_INDUCTOR: tuple[Patch, ...] = (
         "Bodies of loops that have no turn are written and thrown away.",
         "large programs take longer to compile",
         "tests/_torch/loops/test_empty_ranges.py",
+        for_time=True,
+    ),
+    Patch(
+        "symbols of partitions",
+        f"{_INDUCTOR}/partitions.py",
+        (
+            Target(
+                "torch._inductor.scheduler:Scheduler.get_graph_partition_symbol_inputs",
+                ("self", "partition", "input_nodes"),
+            ),
+            Target("torch._inductor.sizevars:SizeVarAllocator"),
+            Target("torch.fx.experimental.symbolic_shapes:ShapeEnv"),
+        ),
+        "Open sizes are searched for in all loops of a graph that has none.",
+        "large programs take longer to compile",
+        "tests/_torch/loops/test_partitions.py",
         for_time=True,
     ),
     Patch(

@@ -62,6 +62,7 @@ from funcaot.aot.state.state_effects import Call
 from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.aot.subclasses.classes import Classes
 from funcaot.aot.tape.known.sizes_of_values import SizesNeededError
+from funcaot.base.garbage import without_full_collections
 from funcaot.base.scopes import lasting
 from funcaot.errors import UnsupportedError
 from funcaot.rules.kept_objects import noting_kept
@@ -317,7 +318,7 @@ def compile_graph(
         request = replace(request, compiler=found.compiler)
     contract = run("contract", promised, request)
     under = settings_now(settings.compiler.name)
-    with _drawing_as_captured(graph):
+    with _drawing_as_captured(graph), without_full_collections():
         module = run("decompose", as_compiler_wants, request)
         run("check", check, module, request)
         lowered = run("compile", compile_checked, module, request, contract)

@@ -37,6 +37,8 @@ CHANGES = re.compile(
 # Where the means stand by which changes are made.
 MEANS = {"funcaot/base/scopes.py", "funcaot/_torch/calls/code_swap.py"}
 MEANS |= {"funcaot/_torch/dynamo/compile_lock.py", "funcaot/functions/interception.py"}
+# What is changed in Python alone.
+MEANS |= {"funcaot/base/garbage.py"}
 
 
 def narrow(x):

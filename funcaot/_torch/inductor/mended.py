@@ -9,6 +9,7 @@ from torch import fx
 
 from funcaot._torch.inductor import (
     casts,
+    partitions,
     reinplacing,
     rigid_kernels,
     scalars,
@@ -18,6 +19,7 @@ from funcaot._torch.inductor.loops import (
     dtypes,
     empty_ranges,
     indices,
+    joined,
     short_rows,
     strides,
     threads,
@@ -47,6 +49,8 @@ def code_mended() -> Iterator[str]:
         applied("indices", indices.mended, "") as checked,
         applied("dtype rules", dtypes.rules_kept, None),
         applied("strides", strides.mended, None),
+        applied("joined indices", joined.mended, None),
+        applied("symbols of partitions", partitions.without_symbols, None),
         applied("empty ranges", empty_ranges.left_out, None),
         applied("scalars", scalars.computed_once, "") as scaled,
         applied("apart", reinplacing.apart, "") as placed,

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 import funcaot
+from funcaot._torch.tracing.eager_rules import eager_strides
 from tests.hostile import COMPILER
 
 TURNED = torch.arange(30.0).add(1).div(31).reshape(6, 5).mT
@@ -208,3 +209,34 @@ def test_what_is_refused_of_nothing(name, backend, caplog):
         found.append((y.shape, y.stride(), x.grad if x.grad is None else x.grad.stride()))
     assert found[0] == found[1]
     assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
+def test_kept_answers_are_no_tensors_of_a_capture():
+    """A fake one would keep its capture's mode, and be made by a node of the tape."""
+    eager_strides._answers.clear()
+    nodes = []
+
+    def backend(module, inputs):
+        nodes.extend(module.graph.nodes)
+        return module
+
+    def function(x):
+        return x.permute(2, 0, 1) * x.sum(0, keepdim=True).permute(2, 1, 0)
+
+    x = torch.randn(3, 1, 4).transpose(0, 1)
+    y = funcaot.compile(function, backend=backend)(x)
+    assert y.stride() == function(x).stride() and torch.equal(y, function(x))
+    assert eager_strides._answers
+    assert {type(answer) for answer in eager_strides._answers.values()} == {torch.Tensor}
+    assert not [node for node in nodes if "empty" in str(node.target)]
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
+def test_numbers_are_not_written_for_what_lies_as_its_operands(name, monkeypatch):
+    eager_strides._answers.clear()
+    monkeypatch.setattr(eager_strides, "_ones", None)
+    op = getattr(torch, name)
+    x, y = torch.randn(3, 1, 4).transpose(0, 1), torch.randn(3, 1).t()[None]
+    compiled = funcaot.compile(lambda x, y: op(x[..., :3], y), backend="eager")
+    assert compiled(x, y).stride() == op(x[..., :3], y).stride()
+    assert eager_strides._answers

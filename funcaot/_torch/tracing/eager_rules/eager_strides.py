@@ -106,6 +106,11 @@ _PLAIN = (
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
 
+# They lie as their operands do; as with views, it would be for nothing to write numbers first.
+_OF_ANY_NUMBERS = frozenset(
+    {aten.add.Tensor, aten.div.Tensor, aten.mul.Tensor, aten.sub.Tensor},
+)
+
 # What eager answered, without memory; see ``_by_eager``.
 _MOST_ANSWERS = 1 << 12
 _answers: dict[Any, Any] = {}
@@ -367,7 +372,9 @@ def _by_eager(
     if key is not None and all(_is_strided(value) and value.numel() for value in made):
         if len(_answers) >= _MOST_ANSWERS:
             _answers.clear()
-        _answers[key] = found = tree_map_only(torch.Tensor, _without_memory, found)
+        # What a mode sees is recorded, and a fake answer would keep all of its capture.
+        with _disable_current_modes():
+            _answers[key] = found = tree_map_only(torch.Tensor, _without_memory, found)
     return found
 
 
@@ -400,7 +407,7 @@ def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _asked_of_eager(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], hollow: bool) -> Any:
-    shown = not hollow and func.is_view  # of a view, nobody reads the numbers
+    shown = not hollow and (func.is_view or func in _OF_ANY_NUMBERS)
     ways: Sequence[Any] = (_empty_like, _zeros) if shown else (_ones, _zeros)
     for filled in _hollow_ways((args, kwargs)) if hollow else ways:
         try:
