@@ -29,7 +29,7 @@ from funcaot.rules.generated.complete import completed
 from funcaot.rules.generated.linearity import refuse_severed
 from funcaot.rules.kept_graphs import RetainingGraphs, keeps_graph, own_leaves
 from funcaot.rules.opaque.backward import input_layouts, traced_or_opaque
-from funcaot.rules.operands.entered import enter_kept
+from funcaot.rules.operands.entered import enter_kept, fill
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
 
 __all__ = ["USER_FUNCTION", "RuleRunner", "single_level_class"]
@@ -122,7 +122,7 @@ def _keep(function: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None
         ChangesGivenError: It changes one.
     """
     given = Contents(inputs) if holds_container(inputs) else None
-    function.setup_context(ctx, inputs, output)
+    fill(function, ctx, inputs, output)
     if given is None:
         return
     if given.changed():

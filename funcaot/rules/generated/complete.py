@@ -21,6 +21,7 @@ from funcaot.classes.traits import (
 from funcaot.rules.generated.backward_from_jvp import backward_from_jvp
 from funcaot.rules.generated.jvp_from_backward import jvp_from_backward
 from funcaot.rules.metadata import ATTRIBUTE, MaterializeObserver, attach, call_metadata
+from funcaot.rules.operands.entered import fill
 
 __all__ = ["completed"]
 
@@ -45,7 +46,7 @@ def completed(function: type) -> type:
 def _stand_in(function: type) -> type:
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         observer = MaterializeObserver(ctx)
-        function.setup_context(observer, inputs, output)
+        fill(function, observer, inputs, output)
         share_saved_tensors(ctx)
         call = call_metadata(observer, inputs, output)
         attach(ctx, ATTRIBUTE, call, display_name(function))

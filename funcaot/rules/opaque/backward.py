@@ -37,6 +37,7 @@ from funcaot.errors import UnsupportedError
 from funcaot.rules.kept_objects import note_kept_objects
 from funcaot.rules.nested_backward import RefuseOutsideGradients
 from funcaot.rules.opaque.function import contiguous, has_open_sizes, opaque_function
+from funcaot.rules.operands.entered import is_of_a_call
 from funcaot.rules.operands.kept import flatten_held, without_traced
 from funcaot.rules.returns import checked_gradients, differentiated_twice
 from funcaot.rules.stores import is_ours, taken_back, watch_of
@@ -246,7 +247,7 @@ class _Recorded:
         """
         if not (self.records and any(requires_grad for requires_grad, _ in self.seen)):
             return
-        known = None if has_open_sizes(self.tensors) else captor.real_values(self.tensors)
+        known = None if has_open_sizes(self.tensors) else self._known(captor)
         if known is None:
             return
         try:
@@ -262,6 +263,14 @@ class _Recorded:
             tensor if index in read else tensor.detach()
             for index, tensor in enumerate(self.tensors)
         )
+
+    def _known(self, captor: Captor) -> list[torch.Tensor] | None:
+        """The values of the tensors in this call; some are the user's own, of no tape."""
+        traced = captor.real_values([each for each in self.tensors if is_of_a_call(each)])
+        if traced is None:
+            return None
+        rest = iter(traced)
+        return [next(rest) if is_of_a_call(each) else each for each in self.tensors]
 
     def _reads(self, values: Sequence[torch.Tensor]) -> list[tuple[frozenset[int], bool]]:
         """For each gradient what it depends on, and if it requires grad; nothing may change."""

@@ -6,6 +6,7 @@ may hold another one.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -13,9 +14,9 @@ from torch.overrides import handle_torch_function
 
 from funcaot._torch.levels.functorch import function_mode_active, is_functorch_wrapped_tensor
 from funcaot._torch.tracing.tracing import is_symbolic
-from funcaot.classes.opaque import Captor
+from funcaot.classes.opaque import Captor, current_captor
 
-__all__ = ["enter_kept", "is_of_a_call"]
+__all__ = ["enter_kept", "fill", "is_of_a_call"]
 
 
 def enter_kept(captor: Captor, ctx: Any) -> None:
@@ -30,6 +31,20 @@ def enter_kept(captor: Captor, ctx: Any) -> None:
     for name, value in list(vars(ctx).items()):
         if _was_there(value) and not name.startswith("_funcaot_"):
             setattr(ctx, name, _entered(captor, (value,))[0])
+
+
+def fill(function: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Run a Function's ``setup_context``; what the user's meets becomes an input of the program.
+
+    Args:
+        function: The Function.
+        ctx: What it fills.
+        inputs: The operands.
+        output: What forward returned.
+    """
+    captor = None if "funcaot_origin" in vars(function) else current_captor()
+    with contextlib.nullcontext() if captor is None else captor.closed_over.entering():
+        function.setup_context(ctx, inputs, output)
 
 
 def is_of_a_call(tensor: torch.Tensor) -> bool:

@@ -31,6 +31,7 @@ from funcaot.classes.traits import (
     origin_of,
     reverse_rule,
 )
+from funcaot.rules.operands.entered import fill
 from funcaot.rules.seen import read_for
 from funcaot.rules.stores import again
 
@@ -234,7 +235,7 @@ def _out_of_place(function: type, dirty: Pairs) -> type:
         seen = list(inputs)
         for i, j in dirty:
             seen[i] = outputs[j]
-        function.setup_context(_Clean(ctx), tuple(seen), output)
+        fill(function, _Clean(ctx), tuple(seen), output)
 
     namespace: dict[str, Any] = {
         "forward": staticmethod(forward),

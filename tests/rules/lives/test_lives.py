@@ -1,0 +1,30 @@
+"""Random Functions with state compute and leave behind what eager does, or are refused."""
+
+import pytest
+
+import funcaot
+from tests.rules.lives.functions import difference
+
+pytestmark = pytest.mark.filterwarnings(
+    "error::funcaot.errors.CaptureWarning", "ignore::UserWarning"
+)
+FAST = range(24)
+
+
+@pytest.mark.parametrize("seed", FAST)
+def test_is_what_eager_has(seed):
+    assert difference(seed, "eager") is None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(100, 500, 20))
+def test_many_lives(part):
+    for seed in range(part, part + 20):
+        assert difference(seed, "eager") is None, seed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(5000, 5016))
+def test_on_inductor(seed):
+    with funcaot.config.patch(fallback_random=True):  # Inductor draws as eager does.
+        assert difference(seed, "inductor") is None
