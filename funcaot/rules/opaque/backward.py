@@ -19,7 +19,11 @@ from torch import default_generator
 from funcaot._torch.autograd.autograd import version_of
 from funcaot._torch.autograd.nodes import leads_to, node_of
 from funcaot._torch.tensors.seeding import generators_among, place_of
-from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
+from funcaot._torch.tracing.tracing import (
+    is_untraceable_function,
+    why_untraceable,
+    without_torch_function,
+)
 from funcaot.classes.containers import leaving
 from funcaot.classes.context import RecordingContext
 from funcaot.classes.found_now import found_now
@@ -251,7 +255,8 @@ class _Recorded:
         if known is None:
             return
         try:
-            reads = captor.outside(lambda: self._reads([value.clone() for value in known]))
+            with without_torch_function():  # The user's own tensors stay what they are.
+                reads = captor.outside(lambda: self._reads([value.clone() for value in known]))
         except Exception:  # noqa: BLE001 (what it raises, it raises when it runs)
             return
         self.once = any(requires_grad and not read for read, requires_grad in reads)
