@@ -155,8 +155,10 @@ def _as_node(
         funcaot_constant=recorded.constant,
         funcaot_again=recorded.refuse_second if recorded.once else recorded.run_again,
     )
-    ran = opaque.funcaot_found = run_now(opaque)
-    looked_at = None if ran else recorded.found
+    ran = run_now(opaque)
+    looked_at = ran[0] if ran else recorded.found
+    # The call takes what is in nobody else's hands.
+    opaque.funcaot_found = [captor.outside(lambda: tuple(g.clone() for g in ran[0]))] if ran else []
     outputs = captor.call(opaque, *recorded.operands)
     if looked_at is not None:
         captor.remember(outputs, replace(Opaque.of(looked_at, reason), pending=(looked_at,)))

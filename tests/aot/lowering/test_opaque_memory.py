@@ -57,7 +57,8 @@ def outcomes(function, write):
         with torch.no_grad():
             write(x, y)
         try:
-            found.append(torch.autograd.grad(y.sum(), x)[0].tolist())
+            gradient = torch.autograd.grad(y.sum(), x)[0].tolist()
+            found.append([float(f"{number:.5g}") for number in gradient])
         except RuntimeError as error:
             found.append(None if "modified" in str(error) else str(error))
     return found
