@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import types
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
@@ -46,9 +47,11 @@ from funcaot.classes.opaque import (
 )
 from funcaot.classes.premise import refused
 from funcaot.classes.traits import display_name, has_backward, has_jvp, has_vmap
+from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.operator.plan import CallPlan
-from funcaot.rules.operands.closures import tensors_on_the_way
+from funcaot.rules.operands.closures import Sealed, hollowed, tensors_on_the_way
+from funcaot.rules.operands.copied_writes import Writes
 from funcaot.rules.operands.entered import is_of_a_call
 from funcaot.rules.operands.reached import may_hold, tensors_reached
 from funcaot.rules.stores import watch_of
@@ -163,9 +166,13 @@ def _with_objects(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> 
         return otherwise()
     captor = current_captor()
     if any(map(is_of_a_call, tensors_reached(objects))):
-        if captor is not None:
-            _enter_parameters(captor, operands)
-        return _plainly(plan, operands)
+        if captor is None or not _enter_parameters(captor, operands):
+            return _plainly(plan, operands)
+        filled, written = _with_parameters(plan, operands, captor.closed_over.note_path)
+        result = _plainly(plan, filled, operands)
+        for writes in written:
+            writes.repeat()
+        return result
     before = [(value, dict(fields)) for value in objects if (fields := _fields(value)) is not None]
     watch = _watch_of(plan, operands)
     looked = watch and watch.look()
@@ -309,13 +316,53 @@ def _plainly(
     return result
 
 
-def _enter_parameters(captor: Captor, operands: tuple[Any, ...]) -> None:
+def _enter_parameters(captor: Captor, operands: tuple[Any, ...]) -> bool:
     """Make inputs of the program of parameters that functions and objects hold.
 
     A backward that runs such a function is recorded when no call of the user's is in progress.
+
+    Args:
+        captor: The capture.
+        operands: What a Function is given.
+
+    Returns:
+        Whether one of them is an operand, too, for whose gradient a backward may ask.
     """
     held = tuple(leaf for leaf in _leaves(operands) if may_hold(leaf))
-    _as_entered(tensors_on_the_way(held, _is_parameter, captor.closed_over.note_path))
+    found = tensors_on_the_way(held, _is_parameter, captor.closed_over.note_path)
+    given = {id(leaf) for leaf in pytree.tree_leaves(operands) if isinstance(leaf, torch.Tensor)}
+    _as_entered(found)
+    return any(id(each) in given for each in found)
+
+
+def _with_parameters(
+    plan: CallPlan, operands: tuple[Any, ...], note: Any
+) -> tuple[tuple[Any, ...], Sequence[Writes]]:
+    """Operands whose functions hold the tape's tensors in the places of parameters.
+
+    A backward that runs such a function is recorded when no call of the user's is in progress, and
+    asks for gradients of the parameters among the operands: it has to compute with the same ones.
+
+    Raises:
+        UnsupportedError: Something in between can't be copied.
+    """
+    leaves, spec = pytree.tree_flatten(operands)
+    places = [i for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
+    try:
+        hollow, parameters, _ = hollowed(tuple(leaves[i] for i in places), _is_parameter, note)
+    except Sealed as sealed:
+        raise UnsupportedError(
+            f"{display_name(plan.function)} is given a function that closes over a tensor of the "
+            "compiled function and over parameters, through something that can't be copied: its "
+            "backward would run that function on parameters that the program doesn't know.",
+            remedy="pass the tensor that it closes over as an operand, or keep this call outside "
+            "of the compiled function.",
+        ) from sealed
+    written: list[Writes] = []
+    (entered,) = _as_entered(parameters)
+    for i, copied in zip(places, hollow.filled(entered, written), strict=True):
+        leaves[i] = copied
+    return pytree.tree_unflatten(leaves, spec), written
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:
