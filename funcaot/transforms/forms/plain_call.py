@@ -168,7 +168,7 @@ def _with_objects(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> 
     if any(map(is_of_a_call, tensors_reached(objects))):
         if captor is None or not _enter_parameters(captor, operands):
             return _plainly(plan, operands)
-        filled, written = _with_parameters(plan, operands, captor.closed_over.note_path)
+        filled, written = _with_parameters(plan, operands)
         result = _plainly(plan, filled, operands)
         for writes in written:
             writes.repeat()
@@ -336,7 +336,7 @@ def _enter_parameters(captor: Captor, operands: tuple[Any, ...]) -> bool:
 
 
 def _with_parameters(
-    plan: CallPlan, operands: tuple[Any, ...], note: Any
+    plan: CallPlan, operands: tuple[Any, ...]
 ) -> tuple[tuple[Any, ...], Sequence[Writes]]:
     """Operands whose functions hold the tape's tensors in the places of parameters.
 
@@ -349,7 +349,7 @@ def _with_parameters(
     leaves, spec = pytree.tree_flatten(operands)
     places = [i for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
     try:
-        hollow, parameters, _ = hollowed(tuple(leaves[i] for i in places), _is_parameter, note)
+        hollow, parameters, _ = hollowed(tuple(leaves[i] for i in places), _is_parameter)
     except Sealed as sealed:
         raise UnsupportedError(
             f"{display_name(plan.function)} is given a function that closes over a tensor of the "

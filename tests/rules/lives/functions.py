@@ -8,12 +8,8 @@ Between calls, and between a call and its backward, some of ``changes.txt`` happ
 from __future__ import annotations
 
 import functools
-import itertools
-import linecache
 import random
-import sys
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +18,7 @@ import torch
 
 import funcaot
 from tests.aot.state.lives.compared import Compared
+from tests.aot.state.lives.modules import module_of, tensors_in
 
 HERE = Path(__file__).parent
 RESULTS = ("x", "(x, w.n)", "{'x': x, 'b': w.buf}", "(x.sum(), w.last)", "[x, x * 2]")
@@ -62,7 +59,6 @@ def make(w0):
 # A gradient that a backward on real values gives or stores is contiguous, and in own memory.
 KNOWN = ("(0,)", "other memory")
 REFUSED, ENDED = "refused", "ended"
-_numbers = itertools.count()
 
 
 @functools.cache
@@ -116,12 +112,7 @@ class Life:
     """One world with its Functions, whose function is compiled or not."""
 
     def __init__(self, text: str, where: str, backend: str | None) -> None:
-        module = types.ModuleType("funcaot_lives")
-        sys.modules[module.__name__] = module
-        self.names = module.__dict__
-        file = f"<functions {next(_numbers)}>"
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        exec(compile(text, file, "exec"), self.names)
+        self.names = module_of(text)
         self.world = self.names["WORLD"] = self.names["W"]()
         self.where = where
         self.function = self.names["make"](self.world)
@@ -166,17 +157,6 @@ class Life:
         names, kinds = self.names, self.names["Cfg"]
         known = (names[name] for name in ("K", "FLAG", "GT", "GD", "LOG"))
         return self.world, *known, kinds.scale, kinds.calls, kinds.mode
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors with a history in a result."""
-    if isinstance(value, torch.Tensor):
-        if value.requires_grad and value.grad_fn is not None:
-            yield value
-    elif isinstance(value, dict):
-        yield from itertools.chain.from_iterable(map(tensors_in, value.values()))
-    elif isinstance(value, (list, tuple)):
-        yield from itertools.chain.from_iterable(map(tensors_in, value))
 
 
 Ask = Callable[[list[torch.Tensor], list[torch.Tensor]], Any]

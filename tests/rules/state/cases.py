@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import linecache
-import sys
-import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +12,7 @@ import torch
 
 import funcaot
 from tests.aot.state.lives.compared import Compared
+from tests.aot.state.lives.modules import module_of
 
 _TEXT = """
 import torch
@@ -125,12 +123,7 @@ class Case:
             backward=BACKWARDS[self.backward],
             body=BODIES[self.body].format(w=given),
         )
-        module = types.ModuleType("funcaot_lives")
-        sys.modules[module.__name__] = module
-        file = f"<state {id(module)}>"
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        exec(compile(text, file, "exec"), module.__dict__)
-        return module.__dict__
+        return module_of(text)
 
 
 def difference(case: Case, backend: str) -> str | None:

@@ -7,12 +7,7 @@ an argument, its closure or a global. Between calls, some of ``changes.txt`` hap
 from __future__ import annotations
 
 import functools
-import itertools
-import linecache
 import random
-import sys
-import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +15,7 @@ import torch
 
 import funcaot
 from tests.aot.state.lives.compared import Compared
+from tests.aot.state.lives.modules import module_of, tensors_in
 
 HERE = Path(__file__).parent
 RESULTS = (
@@ -49,7 +45,6 @@ def make(w0):
         {body}
     return f, lambda: c
 """
-_numbers = itertools.count()
 
 
 @functools.cache
@@ -77,12 +72,7 @@ class Life:
     """One world with its function, compiled or not."""
 
     def __init__(self, text: str, where: str, backend: str | None) -> None:
-        module = types.ModuleType("funcaot_lives")
-        sys.modules[module.__name__] = module
-        self.names = module.__dict__
-        file = f"<life {next(_numbers)}>"
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        exec(compile(text, file, "exec"), self.names)
+        self.names = module_of(text)
         self.world = self.names["WORLD"] = self.names["W"]()
         self.where = where
         self.function, self.count = self.names["make"](self.world)
@@ -115,17 +105,6 @@ class Life:
         names = self.names
         kinds = names["Sub"].kind, names["W"].total
         return self.world, names["G"], names["GT"], names["GD"], *kinds, self.count()
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors with a history in a result."""
-    if isinstance(value, torch.Tensor):
-        if value.requires_grad and value.grad_fn is not None:
-            yield value
-    elif isinstance(value, dict):
-        yield from itertools.chain.from_iterable(map(tensors_in, value.values()))
-    elif isinstance(value, (list, tuple)):
-        yield from itertools.chain.from_iterable(map(tensors_in, value))
 
 
 def difference(seed: int, backend: str) -> str | None:
